@@ -27,6 +27,8 @@ func (c *cluster) onHost(verb string, n *corev1.Node, h *host, rest string) erro
 		h.pending, h.next = rest, rest
 	case "cancel": // ResetStatus: the next boot boots the new version anyway
 		h.pending = ""
+	case "file": // /etc/app changes
+		h.file = true
 	case "rollback": // the next boot comes up with what runs now
 		h.next = h.version
 	case "label": // label n1 pool web
@@ -192,7 +194,7 @@ func (c *cluster) expect(name string, words []string) error {
 		"state": n.State.String(), "held": string(n.Held), "wants": string(n.Wants), "turn": n.Turn,
 		"cordon": yes(n.Unschedulable), "mark": yes(n.Mark), "version": h.version, "pods": strconv.Itoa(h.pods),
 		"ack": strings.TrimPrefix(n.Ack.String(), n.Ack.Turn+"/"+n.Ack.BootID+"/"), "boots": strconv.Itoa(h.boots),
-		"paused": yes(n.Paused != nil), "evicts": yes(h.drain.Running), "down": yes(h.goingDown), "keys": yes(len(n.Turn)+len(n.State)+len(n.Wants)+len(n.RawHost) > 0),
+		"paused": yes(n.Paused != nil), "evicts": yes(h.drain.Running), "applies": yes(h.apply.Running), "down": yes(h.goingDown), "keys": yes(len(n.Turn)+len(n.State)+len(n.Wants)+len(n.RawHost) > 0),
 	}
 	total := 0
 	for _, count := range h.reboots {

@@ -45,6 +45,8 @@ type cluster struct {
 	lose string
 	// stale is set while a leader writes that is the leader no more.
 	stale bool
+	// confirms has all hooks confirm as soon as their stage is entered.
+	confirms bool
 	// edited is set where people edit the coordinator's keys. A grant that
 	// they left on an idle node stays until the next turn.
 	edited bool
@@ -72,6 +74,7 @@ type host struct {
 	version string // of the OS that runs
 	next    string // of the OS that the next boot brings
 	pending string // the version that the update engine wants a reboot for
+	file    bool   // /etc/app changed, which costs a drain and a restart
 
 	pods        int
 	stuck       bool // a budget blocks its evictions
@@ -79,6 +82,7 @@ type host struct {
 	managed     bool
 	drain       step.Drain
 	drainOf     string // the turn and state that drain belongs to
+	apply       step.Work
 	look        *step.FreshRead
 	goingDown   bool
 	reboots     map[string]int // by turn
@@ -306,9 +310,17 @@ func (c *cluster) observe(h *host) step.Observation {
 		o.Term = c.lease.Holder
 	}
 	if h.pending != "" {
-		o.Sources.Changes = []v1alpha1.Change{{Source: v1alpha1.SourceOSUpdate, Version: h.pending}}
-		plan := policy.MakePlan(nil, o.Sources.Changes)
+		o.Sources.Changes = append(o.Sources.Changes, v1alpha1.Change{Source: v1alpha1.SourceOSUpdate, Version: h.pending})
+	}
+	if h.file {
+		o.Sources.Changes = append(o.Sources.Changes, v1alpha1.Change{Source: v1alpha1.SourceFile, Name: "/etc/app", Version: "1"})
+	}
+	if len(o.Sources.Changes) > 0 {
+		plan := policy.MakePlan(fileCosts, o.Sources.Changes)
 		o.Sources.Wants, o.Sources.Drains = plan.Wants, plan.Drains
+		for _, s := range plan.Steps {
+			o.Sources.Steps = append(o.Sources.Steps, s.Action)
+		}
 	}
 	if h.unread {
 		o.Sources = step.Sources{Missing: "update_engine"}
@@ -319,8 +331,17 @@ func (c *cluster) observe(h *host) step.Observation {
 	if h.drainOf == o.Node.Turn+string(o.Node.State) {
 		o.Drain = h.drain
 	}
+	if o.Node.State == v1alpha1.StateApplying {
+		o.Apply = h.apply
+	} else {
+		h.apply = step.Work{}
+	}
 	return o
 }
+
+// fileCosts is what a change of a file costs.
+var fileCosts = []policy.OwnedRule{{Policy: builtIn, Rule: v1alpha1.Rule{Source: v1alpha1.SourceFile, Path: "/etc/app",
+	Actions: []v1alpha1.Action{{Type: v1alpha1.ActionDrain}, {Type: v1alpha1.ActionRestart, Unit: "app.service"}}}}}
 
 // step lets a host take one step; it reports whether it wrote, or read.
 func (c *cluster) step(h *host) bool {
@@ -346,6 +367,8 @@ func (c *cluster) step(h *host) bool {
 		if key := o.Node.Turn + string(o.Node.State); h.drainOf != key || !h.drain.Running {
 			h.drainOf, h.drain = key, step.Drain{Running: true}
 		}
+	case d.Do == step.DoApply && !h.apply.Done:
+		h.apply.Running = true
 	case d.Do == step.DoReboot && !h.goingDown:
 		h.goingDown = true
 		c.logf("%s reboots", h.name)
@@ -396,7 +419,7 @@ func (c *cluster) hostWrite(h *host, w *step.Write) {
 // or the run is over.
 func (c *cluster) settle() {
 	for range 200 {
-		busy := c.lead()
+		busy := c.confirm() || c.lead()
 		for _, name := range slices.Sorted(maps.Keys(c.hosts)) {
 			for range 12 {
 				if c.done() || !c.step(c.hosts[name]) {
@@ -412,6 +435,24 @@ func (c *cluster) settle() {
 	c.broken = append(c.broken, fmt.Sprintf("%s never comes to rest:\n%s", c.now, strings.Join(c.log[max(0, len(c.log)-20):], "\n")))
 }
 
+// confirm has the hooks of all nodes' stages confirm, if they are to do so.
+func (c *cluster) confirm() (busy bool) {
+	for _, name := range c.names() {
+		n := c.fact(name)
+		if !c.confirms || n.Grant == nil {
+			continue
+		}
+		for _, hook := range n.Grant.Terms.Hooks(n.State) {
+			if n.Hooks[hook.Name] != n.Turn {
+				c.nodes[name].Annotations[v1alpha1.HookAnnotation(hook.Name)] = n.Turn
+				c.bump(c.nodes[name])
+				busy = true
+			}
+		}
+	}
+	return busy
+}
+
 // pass moves the clock by one tick: drains evict, machines go down and up.
 func (c *cluster) pass() {
 	c.now = c.now.Add(tick)
@@ -425,6 +466,9 @@ func (c *cluster) pass() {
 			}
 			h.drain.Complete = h.pods == 0
 		}
+		if h.apply.Running && h.up {
+			h.apply, h.file = step.Work{Done: true}, false
+		}
 		switch {
 		case h.goingDown && h.up:
 			c.down(h)
@@ -435,7 +479,7 @@ func (c *cluster) pass() {
 }
 
 func (c *cluster) down(h *host) {
-	h.up, h.goingDown, h.drain, h.drainOf, h.upAt = false, false, step.Drain{}, "", c.now.Add(bootTime)
+	h.up, h.goingDown, h.drain, h.drainOf, h.apply, h.upAt = false, false, step.Drain{}, "", step.Work{}, c.now.Add(bootTime)
 	c.logf("%s is down", h.name)
 	c.kubelet(h)
 }

@@ -24,6 +24,7 @@ func TestDocs(t *testing.T) {
 		"docs/metrics.md":                Metrics(),
 		"docs/configuration.md":          Configuration(),
 		"packaging/lockkeeper.catalog":   Catalog(),
+		"docs/intents.md":                Intents(),
 	} {
 		path := filepath.Join("..", "..", name)
 		if *update {
