@@ -65,6 +65,8 @@ func (c *cluster) onHost(verb string, n *corev1.Node, h *host, rest string) erro
 		if delete(n.Labels, v1alpha1.LabelManaged); rest != "absent" {
 			n.Labels[v1alpha1.LabelManaged] = rest
 		}
+	case "default": // the host's file has another managed_by_default, and is read again
+		h.managed = rest == "true"
 	case "retry":
 		annotate(v1alpha1.AnnotationRetry, rest)
 	case "hook":

@@ -43,6 +43,8 @@ type intentCase struct {
 	intent string
 	turn   string // n1's in the place
 	turns  int    // begun up to the place
+	// keepsLast: the record of the last turn stays on a node that is released.
+	keepsLast bool
 }
 
 func newIntentCase(t *testing.T, intent string, cell render.IntentCell) *intentCase {
@@ -209,7 +211,7 @@ func (c *intentCase) rests(d time.Duration) string {
 	c.t.Helper()
 	c.do("advance " + d.String())
 	n := c.fact("n1")
-	if n.State == v1alpha1.StateAbsent && !c.lease.Stopped && (len(n.Turn)+len(n.Wants)+len(n.RawHost) > 0 || n.Grant != nil || n.Mark || n.Last != nil || n.Ack != v1alpha1.Ack{}) {
+	if n.State == v1alpha1.StateAbsent && !c.lease.Stopped && (len(n.Turn)+len(n.Wants)+len(n.RawHost) > 0 || n.Grant != nil || n.Mark || n.Last != nil && !c.keepsLast || n.Ack != v1alpha1.Ack{}) {
 		c.t.Errorf("%s in %q: n1 is absent, and has %+v", c.intent, c.cell.Place, n.Keys)
 	}
 	return nodeAt(&n)
@@ -312,6 +314,21 @@ func TestIntentRules(t *testing.T) {
 					c.now = until.Add(2 * time.Second)
 					c.expectAt("the coordinator, at until", c.coordinatorDoes(), "removes the intent")
 					c.expectAt("arrives after until", c.ends(before), cell.End)
+				}
+
+				// The host's file says it, instead of the label. The record of the last turn stays.
+				if m.Intent == render.IntentUnmanaged {
+					c := newIntentCase(t, m.Intent, cell)
+					c.keepsLast = true
+					c.do("default n1 false")
+					c.proceed()
+					c.expectAt("rests by the host's file", c.rests(aWhile), cell.Rest)
+					c.do("managed n1 true")
+					end := strings.NewReplacer(", a new turn", "", ", no turn", "").Replace(cell.End)
+					c.expectAt("arrives by the label, against the host's file", c.rests(aWhile), end)
+					if n := c.fact("n1"); n.State == v1alpha1.StateIdle && n.Wants != v1alpha1.WantsNothing {
+						t.Errorf("at the end n1 wants %s", n.Wants)
+					}
 				}
 
 				// The leader changes.

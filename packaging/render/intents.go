@@ -157,6 +157,8 @@ These rules hold in every cell:
 
 - **until**: when the time has passed, the coordinator removes the intent. The rest is as if an
   admin had removed it.
+- **managed_by_default = false** in the host's file acts like managed=false, as soon as the host has
+  published it. The record of the last turn stays. The label counts for more than the file.
 - **A change of leaders**: the next leader releases the node or backs the turn out at once, where
   the table says so, and in ` + "`applying`" + ` before the commit. Otherwise it takes the turn over first.
 - **The emergency stop** comes first: the state stays as it is until the stop is lifted. Then the
