@@ -11,10 +11,10 @@ import (
 	"lockkeeper.dev/lockkeeper/coordinator/rollout"
 	"lockkeeper.dev/lockkeeper/node/step"
 	"lockkeeper.dev/lockkeeper/node/turn"
-	"lockkeeper.dev/lockkeeper/packaging/render"
+	"lockkeeper.dev/lockkeeper/packaging/render/intents"
 )
 
-// intentPlaces holds the commands that bring n1 to each place of [render.IntentCells]. n1 wants a
+// intentPlaces holds the commands that bring n1 to each place of [intents.Matrix]. n1 wants a
 // reboot or, in applying, a restart after a drain.
 var intentPlaces = map[string]string{
 	"absent":                     "kill n1",
@@ -35,11 +35,14 @@ var intentPlaces = map[string]string{
 	"uncordoning":                "run until rest; update n1 4.2; confirm; run until n1 state=uncordoning",
 }
 
+// committed are the places in which nothing backs the turn out.
+var committed = []string{"rebooting, committed", "rebooting, under way", "rebooting, in the new boot", "applying, committed", "applying, under way"}
+
 // An intentCase is one cell in a model cluster: n1 is in the place, and nothing is set yet.
 type intentCase struct {
 	*cluster
 	t      *testing.T
-	cell   render.IntentCell
+	cell   intents.Cell
 	intent string
 	turn   string // n1's in the place
 	turns  int    // begun up to the place
@@ -47,7 +50,7 @@ type intentCase struct {
 	keepsLast bool
 }
 
-func newIntentCase(t *testing.T, intent string, cell render.IntentCell) *intentCase {
+func newIntentCase(t *testing.T, intent string, cell intents.Cell) *intentCase {
 	t.Helper()
 	c := &intentCase{cluster: newCluster(), t: t, cell: cell, intent: intent}
 	c.do("policy settle=0s draining=6m before-drain=a,6m,Abort before-reboot=b,6m,Abort before-uncordon=c,6m", "node n1", "node n2")
@@ -88,32 +91,32 @@ func (c *intentCase) do(commands ...string) {
 	c.broken = nil
 }
 
-// set sets the intents. until is when they end, or zero.
-func (c *intentCase) set(until time.Time, intents ...string) {
+// set sets intents. until is when they end, or zero.
+func (c *intentCase) set(until time.Time, all ...string) {
 	c.t.Helper()
 	payload := `{"reason":"theirs"`
 	if !until.IsZero() {
 		payload += `,"until":"` + until.Format(time.RFC3339) + `"`
 	}
-	for _, intent := range intents {
+	for _, intent := range all {
 		switch intent {
-		case render.IntentUnmanaged:
+		case intents.Unmanaged:
 			c.do("managed n1 false")
-		case render.IntentPaused:
+		case intents.Paused:
 			c.do("pause n1 " + payload + "}")
-		case render.IntentDetached:
+		case intents.Detached:
 			c.do("detach n1 " + payload + "}")
-		case render.IntentForced:
+		case intents.Forced:
 			c.do("detach n1 " + payload + `,"force":true}`)
 		}
 	}
 }
 
-func (c *intentCase) clear(intents ...string) {
+func (c *intentCase) clear(all ...string) {
 	c.t.Helper()
-	for _, intent := range intents {
-		c.do(map[string]string{render.IntentUnmanaged: "managed n1 absent", render.IntentPaused: "resume n1",
-			render.IntentDetached: "attach n1", render.IntentForced: "attach n1"}[intent])
+	for _, intent := range all {
+		c.do(map[string]string{intents.Unmanaged: "managed n1 absent", intents.Paused: "resume n1",
+			intents.Detached: "attach n1", intents.Forced: "attach n1"}[intent])
 	}
 }
 
@@ -217,7 +220,7 @@ func (c *intentCase) rests(d time.Duration) string {
 	return nodeAt(&n)
 }
 
-// nodeAt describes where a node is, as [render.IntentCell] does.
+// nodeAt describes where a node is, as [intents.Cell] does.
 func nodeAt(n *turn.Node) string {
 	at := n.State.String()
 	if n.Unschedulable {
@@ -261,7 +264,7 @@ func TestIntents(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds; make test runs it without -race")
 	}
-	for _, m := range render.IntentCells {
+	for _, m := range intents.Matrix {
 		places := map[string]bool{}
 		for _, cell := range m.Cells {
 			places[cell.Place] = true
@@ -283,6 +286,21 @@ func TestIntents(t *testing.T) {
 				c.set(time.Time{}, m.Intent)
 				c.confirms = true
 				c.expectAt("rests if the machine is dead", c.rests(aWhile), cell.Dead)
+
+				// Force releases it, unless a reboot or apply is committed.
+				n := c.fact("n1")
+				if !n.InTurn() {
+					return
+				}
+				want := "absent, held=Detached"
+				if n.Unschedulable {
+					want = "absent, cordoned, held=Detached"
+				}
+				if slices.Contains(committed, cell.Place) {
+					want = cell.Dead
+				}
+				c.set(time.Time{}, intents.Forced)
+				c.expectAt("rests if it is then detached with force", c.rests(aWhile), want)
 			})
 		}
 		if len(places) != len(intentPlaces) || len(m.Cells) != len(places) {
@@ -296,11 +314,11 @@ func TestIntentRules(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds; make test runs it without -race")
 	}
-	for _, m := range render.IntentCells {
+	for _, m := range intents.Matrix {
 		for _, cell := range m.Cells {
 			t.Run(m.Intent+"/"+cell.Place, func(t *testing.T) {
 				// The time of until passes.
-				if m.Intent != render.IntentUnmanaged {
+				if m.Intent != intents.Unmanaged {
 					c := newIntentCase(t, m.Intent, cell)
 					until := c.now.Add(aWhile)
 					c.set(until, m.Intent)
@@ -317,7 +335,7 @@ func TestIntentRules(t *testing.T) {
 				}
 
 				// The host's file says it, instead of the label. The record of the last turn stays.
-				if m.Intent == render.IntentUnmanaged {
+				if m.Intent == intents.Unmanaged {
 					c := newIntentCase(t, m.Intent, cell)
 					c.keepsLast = true
 					c.do("default n1 false")
@@ -372,42 +390,41 @@ func TestTwoIntents(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes seconds; make test runs it without -race")
 	}
-	find := func(intent, place string) render.IntentCell {
-		for _, m := range render.IntentCells {
-			if i := slices.IndexFunc(m.Cells, func(c render.IntentCell) bool { return c.Place == place }); m.Intent == intent && i >= 0 {
+	find := func(intent, place string) intents.Cell {
+		for _, m := range intents.Matrix {
+			if i := slices.IndexFunc(m.Cells, func(c intents.Cell) bool { return c.Place == place }); m.Intent == intent && i >= 0 {
 				return m.Cells[i]
 			}
 		}
 		t.Fatalf("no cell %s in %s", intent, place)
-		return render.IntentCell{}
+		return intents.Cell{}
 	}
-	committed := []string{"rebooting, committed", "rebooting, under way", "rebooting, in the new boot", "applying, committed", "applying, under way"}
 	for place := range intentPlaces {
 		for _, two := range []struct{ first, second, acts string }{
-			{render.IntentUnmanaged, render.IntentPaused, render.IntentUnmanaged},
-			{render.IntentUnmanaged, render.IntentDetached, render.IntentUnmanaged},
-			{render.IntentUnmanaged, render.IntentForced, render.IntentForced},
-			{render.IntentPaused, render.IntentDetached, render.IntentPaused},
-			{render.IntentPaused, render.IntentForced, render.IntentForced},
+			{intents.Unmanaged, intents.Paused, intents.Unmanaged},
+			{intents.Unmanaged, intents.Detached, intents.Unmanaged},
+			{intents.Unmanaged, intents.Forced, intents.Forced},
+			{intents.Paused, intents.Detached, intents.Paused},
+			{intents.Paused, intents.Forced, intents.Forced},
 		} {
 			t.Run(two.first+" and "+two.second+"/"+place, func(t *testing.T) {
 				acts := two.acts
 				switch {
-				case place == "absent" && two.second != render.IntentPaused:
+				case place == "absent" && two.second != intents.Paused:
 					acts = two.second // lockkeeper does not have the node: it stays absent
-				case two.first == render.IntentPaused && slices.Contains(committed, place):
-					acts = render.IntentPaused
+				case two.first == intents.Paused && slices.Contains(committed, place):
+					acts = intents.Paused
 				}
 				c := newIntentCase(t, two.first+" and "+two.second, find(acts, place))
 				c.set(time.Time{}, two.first, two.second)
 				c.expectAt("the coordinator", c.coordinatorDoes(), c.cell.Coordinator)
 				c.proceed()
 				c.expectAt("rests", c.rests(aWhile), c.cell.Rest)
-				if two.first != render.IntentPaused || place == "absent" || place == "paused" {
+				if two.first != intents.Paused || place == "absent" || place == "paused" {
 					return
 				}
 				// When the pause ends, the node is detached.
-				c.clear(render.IntentPaused)
+				c.clear(intents.Paused)
 				c.expectAt("rests after the pause", c.rests(aWhile), find(two.second, place).Rest)
 			})
 		}

@@ -9,6 +9,7 @@ import (
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/node/turn"
+	"lockkeeper.dev/lockkeeper/packaging/render/intents"
 )
 
 var update = flag.Bool("update", false, "write the documents that are rendered from code")
@@ -24,7 +25,7 @@ func TestDocs(t *testing.T) {
 		"docs/metrics.md":                Metrics(),
 		"docs/configuration.md":          Configuration(),
 		"packaging/lockkeeper.catalog":   Catalog(),
-		"docs/intents.md":                Intents(),
+		"docs/intents.md":                intents.Page(generated),
 	} {
 		path := filepath.Join("..", "..", name)
 		if *update {

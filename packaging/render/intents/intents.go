@@ -1,17 +1,20 @@
-package render
+// Package intents holds what each intent of an admin does in each state, as a person wrote it
+// down. docs/intents.md is rendered from it, and tests compare it with what the code does: in the
+// model cluster of coordinator/rollout, and on a real API server in testbed/turns. Only tests import
+// this package; it must not know how anything is decided.
+package intents
 
 import (
 	"fmt"
 	"strings"
 )
 
-// An IntentCell is what happens if an admin sets an intent on a node in one place, and what
+// A Cell is what happens if an admin sets an intent on a node in one place, and what
 // happens if the intent is removed later. The update that the node waits for is a reboot with a
 // drain or, in applying, a restart with a drain. Each stage has a hook, which confirms.
 //
-// The outcomes are written by hand, not computed. The tests of coordinator/rollout and
-// testbed/turns compare them with what the code does.
-type IntentCell struct {
+// The outcomes are written by hand, not computed.
+type Cell struct {
 	// Place is the state that the node is in and, after a comma, how far its host is in it.
 	Place string
 	// Coordinator and Host are what the two do next after the intent is set. Both decide from the
@@ -29,18 +32,18 @@ type IntentCell struct {
 
 // The intents of the matrix.
 const (
-	IntentUnmanaged = "managed=false"
-	IntentPaused    = "paused"
-	IntentDetached  = "detached"
-	IntentForced    = "detached with force"
+	Unmanaged = "managed=false"
+	Paused    = "paused"
+	Detached  = "detached"
+	Forced    = "detached with force"
 )
 
-// IntentCells holds the matrix: the cells of each intent, in the order of a turn.
-var IntentCells = []struct {
+// Matrix holds the cells of each intent, in the order of a turn.
+var Matrix = []struct {
 	Intent string
-	Cells  []IntentCell
+	Cells  []Cell
 }{
-	{IntentUnmanaged, []IntentCell{
+	{Unmanaged, []Cell{
 		{"absent", "nothing", "waits: Unmanaged", "absent", "absent", "nothing", "publishes", "idle, a new turn"},
 		{"idle", "releases the node", "nothing", "absent, held=Unmanaged", "absent, held=Unmanaged", "nothing", "publishes", "idle, a new turn"},
 		{"paused", "releases the node", "waits: Paused", "absent, held=Unmanaged", "absent, held=Unmanaged", "nothing", "publishes", "paused, held=Paused"},
@@ -58,7 +61,7 @@ var IntentCells = []struct {
 		{"before-uncordon", "nothing", "nothing", "absent, held=Unmanaged", "uncordoning, cordoned, held=Overdue", "nothing", "publishes", "idle, no turn"},
 		{"uncordoning", "nothing", "uncordons", "absent, held=Unmanaged", "uncordoning, cordoned, held=Overdue", "nothing", "publishes", "idle, no turn"},
 	}},
-	{IntentPaused, []IntentCell{
+	{Paused, []Cell{
 		{"absent", "nothing", "publishes", "paused, held=Paused", "absent", "state=idle", "waits: Paused", "idle, a new turn"},
 		{"idle", "state=paused", "nothing", "paused, held=Paused", "paused, held=Paused", "state=idle", "waits: Paused", "idle, a new turn"},
 		{"paused", "nothing", "waits: Paused", "paused, held=Paused", "paused, held=Paused", "state=idle", "waits: Paused", "idle, a new turn"},
@@ -76,7 +79,7 @@ var IntentCells = []struct {
 		{"before-uncordon", "stops the clock", "nothing", "before-uncordon, cordoned, held=Paused", "before-uncordon, cordoned, held=Paused", "starts the clock", "nothing", "idle, the same turn"},
 		{"uncordoning", "stops the clock", "waits: Paused", "uncordoning, cordoned, held=Paused", "uncordoning, cordoned, held=Paused", "starts the clock", "uncordons", "idle, the same turn"},
 	}},
-	{IntentDetached, []IntentCell{
+	{Detached, []Cell{
 		{"absent", "nothing", "waits: Detached", "absent", "absent", "nothing", "publishes", "idle, a new turn"},
 		{"idle", "releases the node", "nothing", "absent, held=Detached", "absent, held=Detached", "removes held", "publishes", "idle, a new turn"},
 		{"paused", "nothing", "waits: Paused", "paused, held=Paused", "paused, held=Paused", "nothing", "waits: Paused", "paused, held=Paused"},
@@ -94,7 +97,7 @@ var IntentCells = []struct {
 		{"before-uncordon", "nothing", "nothing", "absent, held=Detached", "uncordoning, cordoned, held=Overdue", "removes held", "publishes", "idle, no turn"},
 		{"uncordoning", "nothing", "uncordons", "absent, held=Detached", "uncordoning, cordoned, held=Overdue", "removes held", "publishes", "idle, no turn"},
 	}},
-	{IntentForced, []IntentCell{
+	{Forced, []Cell{
 		{"absent", "nothing", "waits: Detached", "absent", "absent", "nothing", "publishes", "idle, a new turn"},
 		{"idle", "releases the node", "nothing", "absent, held=Detached", "absent, held=Detached", "removes held", "publishes", "idle, a new turn"},
 		{"paused", "releases the node", "waits: Paused", "absent, held=Detached", "absent, held=Detached", "removes held", "publishes", "paused, held=Paused"},
@@ -114,11 +117,11 @@ var IntentCells = []struct {
 	}},
 }
 
-// Intents returns docs/intents.md: what each intent does in each state, as Markdown.
-func Intents() string {
+// Page returns docs/intents.md, as Markdown. The text generated goes below the heading.
+func Page(generated string) string {
 	var b strings.Builder
-	b.WriteString("# Intents in each state\n\n" + generated + intentsIntro)
-	for _, intent := range IntentCells {
+	b.WriteString("# Intents in each state\n\n" + generated + intro)
+	for _, intent := range Matrix {
 		fmt.Fprintf(&b, "\n## %s\n\n", intent.Intent)
 		b.WriteString("| where the node is | set: the coordinator | set: the host | rests | if the machine is dead | removed: the coordinator | removed: the host | arrives |\n" +
 			"| --- | --- | --- | --- | --- | --- | --- | --- |\n")
@@ -129,7 +132,7 @@ func Intents() string {
 	return b.String()
 }
 
-const intentsIntro = `This page shows what happens when an admin takes a node out of lockkeeper's care or pauses it, in each
+const intro = `This page shows what happens when an admin takes a node out of lockkeeper's care or pauses it, in each
 state, and what happens when the admin removes the intent again.
 
 In the tables:
