@@ -315,18 +315,28 @@ func (s *scene) drop(h *simhost.Host, w want) {
 	}
 }
 
-// hostWindow gives the host a window of its own in a drop-in, and has it read that. One that is closed was open for ten minutes
-// half a day ago.
+// hostWindow is [scene.writeWindow], and returns when the host has published what follows from it.
 func (s *scene) hostWindow(h *simhost.Host, open bool) {
 	s.T.Helper()
-	start, lasts, veto := time.Now().UTC().Add(-12*time.Hour), "10m", v1alpha1.ReasonWindow
+	s.writeWindow(h, open)
+	veto := v1alpha1.ReasonWindow
 	if open {
-		start, lasts, veto = time.Now().UTC().Add(-time.Hour), "12h", ""
+		veto = ""
+	}
+	s.until(h, fmt.Sprintf("to have the veto %q", veto), func(n *turn.Node) bool { return n.Host != nil && n.Host.Veto == veto })
+}
+
+// writeWindow gives the host a window of its own in a drop-in, and has the host read it. One that is closed was open for ten
+// minutes half a day ago.
+func (s *scene) writeWindow(h *simhost.Host, open bool) {
+	s.T.Helper()
+	start, lasts := time.Now().UTC().Add(-12*time.Hour), "10m"
+	if open {
+		start, lasts = time.Now().UTC().Add(-time.Hour), "12h"
 	}
 	dir := filepath.Join(filepath.Dir(h.ConfigPath()), "config.d")
 	s.Must(os.MkdirAll(dir, 0o700))
 	text := fmt.Sprintf("[[window]]\nstart = %q\nduration = %q\n", start.Format("15:04"), lasts)
 	s.Must(os.WriteFile(filepath.Join(dir, "window.toml"), []byte(text), 0o600))
 	s.Must(h.Signal(syscall.SIGHUP))
-	s.until(h, fmt.Sprintf("to have the veto %q", veto), func(n *turn.Node) bool { return n.Host != nil && n.Host.Veto == veto })
 }
