@@ -26,7 +26,7 @@ var topLevel = strings.Fields(`main.go cli kube node coordinator drain updateeng
 	go.mod go.sum Makefile README.md LICENSE CHANGELOG.md tools.mod tools.sum layout_test.go main_test.go .ci .gitignore .git bin dist`)
 
 // pure lists the packages that use no client, D-Bus, file, clock or random number.
-var pure = []string{"api/v1alpha1", "node/turn", "node/step", "policy", "coordinator/rollout"}
+var pure = []string{"api/v1alpha1", "node/turn", "node/step", "policy", "coordinator/rollout", "cli/migrate"}
 
 // allowedImports lists, for each directory, the directories of this module that its
 // packages may import. Both sides include what is below them; the entry nearest to a
@@ -52,13 +52,14 @@ var allowedImports = map[string][]string{
 	"api":           {"api"},
 	"packaging":     {"api", "packaging"},
 
-	"packaging/render": {"api", "node/config", "node/turn", "packaging"},
+	"packaging/render": {"api", "cli/migrate", "node/config", "node/turn", "packaging"},
 
 	"coordinator/rollout": {"api", "node/turn", "policy"},
 	// The host's metrics are rendered from the record that the host keeps.
 	"cli/credential":        {"api", "kube"},
 	"cli/agent/metrics":     {"api", "coordinator", "kube", "node/local"},
 	"cli/cluster":           {"api", "cli/page", "cli/report", "coordinator/forecast", "coordinator/rollout", "kube", "node/turn", "policy"},
+	"cli/migrate":           {"api", "policy"},
 	"cli/page":              {},
 	"cli/report":            {"api", "cli/page", "coordinator/forecast", "coordinator/rollout", "node/local", "node/turn", "policy"},
 	"coordinator/forecast":  {"api", "coordinator/rollout", "drain", "node/turn", "policy"},
@@ -363,6 +364,8 @@ func TestTheRulesCanFail(t *testing.T) {
 		{"coordinator", module + "/node", true},
 		{"cli/report", module + "/node", true},
 		{"cli/agent", module + "/node", false},
+		{"cli/migrate", "os", true},
+		{"cli/migrate", module + "/kube", true},
 		{"coordinator/notify", module + "/coordinator/rollout", true},
 		{"coordinator/webclient", module + "/api/v1alpha1", true},
 		{"coordinator", module + "/node/turn", false},

@@ -1,0 +1,206 @@
+package migrate
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/policy"
+)
+
+// draft is a policy and a host's file while they are made.
+type draft struct {
+	in       *Input
+	spec     v1alpha1.DisruptionPolicySpec
+	host     *hostFile
+	template *corev1.PodTemplateSpec
+	program  *corev1.Container
+	notes    []Note
+	// failed are the settings that could not be carried on; windows and gates that are made
+	// of several settings are left out if one of them failed.
+	failed map[string]bool
+
+	kured kuredDraft
+	fluo  fluoDraft
+}
+
+func newDraft(in *Input, host *hostFile, w *Workload) *draft {
+	d := &draft{in: in, spec: policy.Defaults(), host: host, failed: map[string]bool{}}
+	if w != nil {
+		d.template = &w.Template
+	}
+	return d
+}
+
+func (d *draft) note(n Note) {
+	d.notes = append(d.notes, n)
+	if n.Outcome == Decide {
+		name, _, _ := strings.Cut(strings.TrimLeft(n.Setting, "-"), "=")
+		d.failed[name] = true
+	}
+}
+
+// windows sets the policy's windows. A window that is shorter than a turn takes by default
+// gets a shorter expectedDuration: otherwise no turn would ever begin in it.
+func (d *draft) windows(ws []v1alpha1.Window) (note string, err error) {
+	if err := checkWindows(ws, d.in.Zones); err != nil {
+		return "", err
+	}
+	d.spec.Rollout.Windows = ws
+	for _, w := range ws {
+		if w.Duration.Duration < d.spec.Rollout.ExpectedDuration.Duration {
+			d.spec.Rollout.ExpectedDuration = metav1.Duration{Duration: 5 * time.Minute}
+			note = "; the window is short, so expectedDuration is 5m"
+		}
+	}
+	return note, nil
+}
+
+// selectNodes limits the policy to the nodes that a workload's pods may run on.
+func (d *draft) selectNodes(t *corev1.PodTemplateSpec) {
+	sel := &d.spec.NodeSelector
+	if len(t.Spec.NodeSelector) > 0 {
+		sel.MatchLabels = t.Spec.NodeSelector
+		d.note(selectorNote("nodeSelector", slices.Sorted(maps.Keys(t.Spec.NodeSelector))))
+	}
+	a := t.Spec.Affinity
+	if a == nil || a.NodeAffinity == nil || a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
+		return
+	}
+	terms := a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+	if len(terms) != 1 || len(terms[0].MatchFields) > 0 {
+		d.note(Note{"nodeAffinity", Decide, "it has several terms, or fields: a policy selects nodes by one set of labels"})
+		return
+	}
+	for _, e := range terms[0].MatchExpressions {
+		if e.Operator == corev1.NodeSelectorOpGt || e.Operator == corev1.NodeSelectorOpLt {
+			d.note(Note{"nodeAffinity", Decide, fmt.Sprintf("the operator %s: a policy's selector has In, NotIn, Exists and DoesNotExist", e.Operator)})
+			return
+		}
+	}
+	var keys []string
+	for _, e := range terms[0].MatchExpressions {
+		keys = append(keys, e.Key)
+		sel.MatchExpressions = append(sel.MatchExpressions, metav1.LabelSelectorRequirement{
+			Key: e.Key, Operator: metav1.LabelSelectorOperator(e.Operator), Values: e.Values,
+		})
+	}
+	d.note(selectorNote("nodeAffinity", keys))
+}
+
+// selectorNote is the note of a selector that the policy has. A label of the tool's own goes
+// away, and with it the nodes.
+func selectorNote(what string, keys []string) Note {
+	for _, key := range keys {
+		if isOwned(key) {
+			return Note{what, Decide, "`migrate --apply` removes the label " + quote(key) + ": select the nodes by another one"}
+		}
+	}
+	return Note{what, Carried, "spec.nodeSelector"}
+}
+
+// containerZone returns the zone of the local time in the program's container. The images
+// have no zone of their own, so that it is UTC unless the pod sets one.
+func (d *draft) containerZone() (string, error) {
+	for _, e := range slices.Backward(d.program.Env) {
+		switch {
+		case e.Name != "TZ":
+		case e.ValueFrom != nil:
+			return "", fmt.Errorf("its local time is that of the variable TZ, whose value is not in the object")
+		case e.Value != "":
+			return e.Value, nil
+		}
+	}
+	for _, m := range d.program.VolumeMounts {
+		if m.MountPath == "/etc" || strings.HasPrefix(m.MountPath, "/etc/localtime") || strings.HasPrefix(m.MountPath, "/usr/share/zoneinfo") {
+			return "", fmt.Errorf("its local time is that of the file mounted at %s, which was not read", quote(m.MountPath))
+		}
+	}
+	return "UTC", nil
+}
+
+// policy completes the policy. One that has problems which no note names is paused too.
+func (d *draft) policy(name, source string) Policy {
+	p := Policy{Source: source}
+	for _, n := range d.notes {
+		if n.Outcome == Decide {
+			p.PausedBecause = append(p.PausedBecause, n.Setting+": "+n.Text)
+		}
+	}
+	p.Object = v1alpha1.DisruptionPolicy{Spec: d.spec}
+	p.Object.APIVersion, p.Object.Kind = v1alpha1.GroupVersion.String(), "DisruptionPolicy"
+	p.Object.Name = name
+	for _, wrong := range policy.Compile(&p.Object, d.in.Zones).Problems {
+		// A value that the checks above did not find. It may be anywhere, so all goes.
+		because := "lockkeeper does not accept " + refused(wrong)
+		d.notes = append(d.notes, Note{source, Decide, because})
+		p.PausedBecause, p.Object.Spec = append(p.PausedBecause, because), policy.Defaults()
+		break
+	}
+	p.Object.Spec.Paused = len(p.PausedBecause) > 0
+	return p
+}
+
+// hostFile is what a host's file says.
+type hostFile struct {
+	paused        []string // why the host is paused
+	sentinels     []string
+	prometheusURL string
+	notify        bool
+	windows       []v1alpha1.Window
+}
+
+// maxHostList bounds the lists in a host's file.
+const maxHostList = 16
+
+// text returns the file as TOML, or "" if it says nothing.
+func (h *hostFile) text() string {
+	var b strings.Builder
+	if len(h.paused) > 0 {
+		fmt.Fprintf(&b, "paused = %s\n", quoteTOML("migrate: decide about "+clip(strings.Join(h.paused, ", "))))
+	}
+	if h.sentinels != nil {
+		quoted := make([]string, len(h.sentinels))
+		for i, s := range h.sentinels {
+			quoted[i] = quoteTOML(s)
+		}
+		fmt.Fprintf(&b, "\n[sources]\nsentinels = [%s]\n", strings.Join(quoted, ", "))
+	}
+	if h.prometheusURL != "" {
+		fmt.Fprintf(&b, "\n# On hosts that may become the coordinator. A host must be able to reach the server:\n"+
+			"# the name of a Service usually resolves in pods only.\n[coordinator]\nprometheus_url = %s\n", quoteTOML(h.prometheusURL))
+	}
+	if h.notify {
+		b.WriteString("\n# On hosts that may become the coordinator. Put [notify] into a drop-in of mode 0600 and set\n" +
+			"# its url: it is a secret, so that it is not printed here.\n# [notify]\n# url = \"https://…\"\n")
+	}
+	for _, w := range h.windows {
+		b.WriteString("\n[[window]]\n")
+		if len(w.Days) > 0 {
+			days := make([]string, len(w.Days))
+			for i, d := range w.Days {
+				days[i] = quoteTOML(string(d))
+			}
+			fmt.Fprintf(&b, "days = [%s]\n", strings.Join(days, ", "))
+		}
+		fmt.Fprintf(&b, "start = %s\nduration = %s\ntime_zone = %s\n", quoteTOML(w.Start), quoteTOML(short(w.Duration.Duration)), quoteTOML(w.TimeZone))
+	}
+	return strings.TrimPrefix(b.String(), "\n")
+}
+
+// quoteTOML returns text as a basic string of TOML. Control characters become spaces.
+func quoteTOML(s string) string {
+	s = strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(s, "?"))
+	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(s) + `"`
+}
