@@ -96,6 +96,7 @@ Usage: lockkeeper COMMAND [FLAG…] [ARGUMENT…]
   confirm NODE HOOK       Confirm a hook that a node's turn waits for
   manifests               Print what the cluster needs, for kubectl apply -f -
   kubeconfig              Create a kubeconfig for the coordinator
+  migrate                 Come from FLUO, kured or locksmith
   version                 Show the version
   help [COMMAND]          Show help for all commands or for one
 
@@ -236,6 +237,15 @@ func TestUsage(t *testing.T) {
 		{"manifests --namespace Lock", "", "namespace \"Lock\": a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end " +
 			"with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')", 64},
 
+		{"migrate", "", "--from \"\", expected fluo, kured or locksmith", 64},
+		{"migrate --from kured n1", "", "migrate accepts no arguments, got [\"n1\"]; see `lockkeeper help migrate`", 64},
+		{"migrate --from kured -o json", "", "-o \"json\", expected text, yaml or toml", 64},
+		{"migrate --from kured --apply -o yaml", "", "--apply and -o cannot be combined", 64},
+		{"migrate --from kured --dry-run", "", "--dry-run and --yes belong to --apply; without it nothing is changed", 64},
+		{"migrate --from locksmith --apply", "", "--apply has nothing to do for locksmith, which leaves nothing in the cluster; `systemctl mask --now locksmithd` stops it on a host", 64},
+		{"migrate --from fluo", "", "no kubeconfig: none named by --kubeconfig or KUBECONFIG, and no ~/.kube/config", 1},
+		{"migrate --from locksmith --root .", "", "neither /etc/flatcar/update.conf nor /usr/share/flatcar/update.conf exists: run the command on a Flatcar host", 1},
+
 		{"status n1 -w -o x", "", "-o \"x\", expected text, table, wide, json, yaml or name", 64},
 		{"status n1 -wox", "", "-o \"x\", expected text, table, wide, json, yaml or name", 64},
 		{"retry n1 --kubeconfig=none", "", "kubeconfig: stat none: no such file or directory", 1},
@@ -255,6 +265,32 @@ func TestUsage(t *testing.T) {
 				t.Errorf("got\n%+v\nexpected\n%+v", got, tc)
 			}
 		})
+	}
+}
+
+// TestMigrateFromLocksmith runs the command on a host with locksmith's files.
+func TestMigrateFromLocksmith(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, "usr/share/flatcar/update.conf", "GROUP=stable\n")
+	write(t, dir, "etc/flatcar/update.conf", "REBOOT_STRATEGY=etcd-lock\nLOCKSMITHD_REBOOT_WINDOW_START=\"Thu 23:00\"\n")
+	write(t, dir, "etc/systemd/system/locksmithd.service.d/10.conf", "[Service]\nEnvironment=LOCKSMITHD_REBOOT_WINDOW_LENGTH=1h30m\n")
+	if err := os.Symlink("../usr/share/zoneinfo/Europe/Berlin", filepath.Join(dir, "etc/localtime")); err != nil {
+		t.Fatal(err)
+	}
+	const want = "[[window]]\ndays = [\"Thu\"]\nstart = \"23:00\"\nduration = \"1h30m\"\ntime_zone = \"Europe/Berlin\"\n"
+	file, stderr, exit := lockkeeper(t, dir, nil, "migrate", "--from", "locksmith", "--root", dir, "-o", "toml")
+	if file != want || exit != 0 {
+		t.Errorf("got %q, %q, %d, expected %q", file, stderr, exit, want)
+	}
+	write(t, dir, "lockkeeper.toml", file)
+	if _, stderr, exit := lockkeeper(t, dir, nil, "check-config", "--config", "lockkeeper.toml"); exit != 0 {
+		t.Errorf("check-config: %q, %d", stderr, exit)
+	}
+	text, _, exit := lockkeeper(t, dir, nil, "migrate", "--from", "locksmith", "--root", dir)
+	for _, want := range []string{"== DisruptionPolicy from-locksmith ==", want, "- GROUP=\"stable\": update_engine reads it", "systemctl mask --now locksmithd"} {
+		if !strings.Contains(text, want) || exit != 0 {
+			t.Errorf("%d, and %q is not in\n%s", exit, want, text)
+		}
 	}
 }
 
@@ -551,8 +587,8 @@ func TestComplete(t *testing.T) {
 		words []string
 		want  string // the candidates
 	}{
-		{[]string{""}, "run status history wait plan check-config pause resume detach attach manage unmanage request retry confirm manifests kubeconfig version help"},
-		{[]string{"help", ""}, "run status history wait plan check-config pause resume detach attach manage unmanage request retry confirm manifests kubeconfig version help --help -h"},
+		{[]string{""}, "run status history wait plan check-config pause resume detach attach manage unmanage request retry confirm manifests kubeconfig migrate version help"},
+		{[]string{"help", ""}, "run status history wait plan check-config pause resume detach attach manage unmanage request retry confirm manifests kubeconfig migrate version help --help -h"},
 		{[]string{"confirm", ""}, "--dry-run " + connection + " --help -h"},
 		{[]string{"status", "-A", "--"}, "--all -A --watch -w --selector -l --exit-code --output -o --no-headers " + connection + " --help -h"},
 		{[]string{"status", "-o", ""}, "text table wide json yaml name"},
@@ -561,7 +597,7 @@ func TestComplete(t *testing.T) {
 		{[]string{"kubeconfig", "--file", ""}, ":files"},
 		{[]string{"kubeconfig", "--lifetime", ""}, ""},
 		{[]string{"frobnicate", ""}, ""},
-		{nil, "run status history wait plan check-config pause resume detach attach manage unmanage request retry confirm manifests kubeconfig version help"},
+		{nil, "run status history wait plan check-config pause resume detach attach manage unmanage request retry confirm manifests kubeconfig migrate version help"},
 	} {
 		out, stderr, exit := lockkeeper(t, t.TempDir(), nil, append([]string{"__complete"}, tc.words...)...)
 		var got []string

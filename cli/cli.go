@@ -30,7 +30,7 @@ import (
 // Commands returns all commands except help and version, in the order of the help.
 func Commands() []*urfave.Command {
 	all := []*urfave.Command{run(), status(), history(), wait(), plan(), checkConfig()}
-	return append(append(all, intents()...), manifestsText(), coordinatorKubeconfig())
+	return append(append(all, intents()...), manifestsText(), coordinatorKubeconfig(), migration())
 }
 
 // Exit prints the error of a command to stderr and returns the exit status of the

@@ -27,6 +27,8 @@ type Patch struct {
 	Annotations map[string]*string
 	// Unschedulable is the new spec.unschedulable; nil does not change it.
 	Unschedulable *bool
+	// Taints are all taints of the Node; nil does not change them.
+	Taints *[]corev1.Taint
 	// Conditions are set in the Node's status. Conditions of the types in DropConditions are
 	// removed from it. A patch with either changes nothing else.
 	Conditions     []corev1.NodeCondition
@@ -53,8 +55,15 @@ func (p *Patch) body() []byte {
 		meta["annotations"] = p.Annotations
 	}
 	doc := map[string]any{"metadata": meta}
+	spec := map[string]any{}
 	if p.Unschedulable != nil {
-		doc["spec"] = map[string]any{"unschedulable": *p.Unschedulable}
+		spec["unschedulable"] = *p.Unschedulable
+	}
+	if p.Taints != nil {
+		spec["taints"] = *p.Taints
+	}
+	if len(spec) > 0 {
+		doc["spec"] = spec
 	}
 	if p.toStatus() {
 		conditions := []any{}

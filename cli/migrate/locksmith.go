@@ -44,8 +44,8 @@ var locksmithSettings = []Setting{
 	{Program: "update_engine", Name: "SERVER", How: "update_engine reads it, not locksmith: it stays in update.conf"},
 }
 
-// maxFile bounds one of the host's files, in bytes.
-const maxFile = 64 << 10
+// MaxFile bounds one of the host's files, in bytes.
+const MaxFile = 64 << 10
 
 func fromLocksmith(r *Result, in *Input) {
 	d := newDraft(in, &hostFile{}, nil)
@@ -163,8 +163,8 @@ func (d *draft) locksmithEnvironment() map[string]string {
 // lines returns the lines of a file that are not comments. A file that is too large is noted.
 func (d *draft) lines(file string) func(yield func(string) bool) {
 	text := d.in.Files[file]
-	if len(text) > maxFile {
-		d.note(Note{quote(file), Decide, fmt.Sprintf("it has more than %d bytes and was not read", maxFile)})
+	if len(text) > MaxFile {
+		d.note(Note{quote(file), Decide, fmt.Sprintf("it has more than %d bytes and was not read", MaxFile)})
 		text = ""
 	}
 	return func(yield func(string) bool) {

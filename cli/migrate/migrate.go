@@ -38,6 +38,8 @@ func Tools() []Tool { return []Tool{FLUO, Kured, Locksmith} }
 type Input struct {
 	Now   time.Time
 	Zones policy.Zones
+	// By is the user who migrates, for the record of a pause; "" if it is not known.
+	By string
 
 	// Nodes are all Nodes of the cluster.
 	Nodes []corev1.Node

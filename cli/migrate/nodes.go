@@ -151,7 +151,7 @@ func fluoNodes(r *Result, in *Input, checks []string) {
 			}
 			made = made || n.Annotations[prefix+"agent-made-unschedulable"] == "true"
 			if n.Annotations[prefix+"reboot-paused"] == "true" {
-				c.Paused = intent(n, "carried over from "+prefix+"reboot-paused")
+				c.Paused = intent(n, in.By, "carried over from "+prefix+"reboot-paused")
 			}
 		}
 		if _, ours := n.Annotations[v1alpha1.AnnotationCordon]; n.Spec.Unschedulable && !ours {
@@ -372,11 +372,11 @@ func owned(m map[string]string, prefixes []string) (keys []string) {
 }
 
 // intent returns the value that pauses the node, and "" if it is paused already.
-func intent(n *corev1.Node, reason string) string {
+func intent(n *corev1.Node, by, reason string) string {
 	if _, paused := n.Annotations[v1alpha1.AnnotationPaused]; paused {
 		return ""
 	}
-	b, err := json.Marshal(v1alpha1.Intent{Reason: reason, By: "lockkeeper migrate"})
+	b, err := json.Marshal(v1alpha1.Intent{Reason: reason, By: by})
 	if err != nil {
 		return reason // two strings can always be encoded
 	}

@@ -138,6 +138,14 @@ func (r *Result) ChangeLines() (lines []string) {
 	return lines
 }
 
+// ChangedNodes returns the names of the nodes that `--apply` changes.
+func (r *Result) ChangedNodes() (names []string) {
+	for i := range r.Changes {
+		names = append(names, r.Changes[i].Node)
+	}
+	return names
+}
+
 // Steps returns the steps of the change, in order.
 func (r *Result) Steps() []string {
 	command := "lockkeeper migrate --from " + string(r.Tool)
