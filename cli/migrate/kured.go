@@ -47,7 +47,7 @@ func fromKured(r *Result, in *Input) {
 		if len(r.Policies) > 0 {
 			name += "-" + strconv.Itoa(len(r.Policies)+1)
 		}
-		if holder := manualLock(w.Annotations[d.kured.lock], in); holder != "" {
+		if holder := cmp.Or(manualLock(w.Annotations[d.kured.lock], in), manualLock(w.Annotations[kuredDevLock], in)); holder != "" {
 			d.note(Note{w.String() + ": the lock", Decide, "its holder " + quote(holder) + " is not a node: a user set the lock to stop kured"})
 		}
 		p := d.policy(name, w.String())
@@ -265,11 +265,14 @@ func useSentinel(d *draft, values []string) (string, error) {
 	return "", nil
 }
 
+const notifyHow = "lockkeeper posts to Slack, Teams or any URL of https, and shoutrrr's own URLs do not work. The URL is a secret, so that it is not printed: put it into a drop-in yourself"
+
 func useNotify(d *draft, values []string) (string, error) {
-	if values[0] != "" {
-		d.host.notify = true
+	if values[0] == "" {
+		return "empty, which means no notifications", nil
 	}
-	return "", nil
+	d.host.notify = true
+	return "", errors.New(notifyHow)
 }
 
 func parseBool(values []string, to *bool) (err error) {

@@ -225,7 +225,7 @@ func TestKured(t *testing.T) {
 			spec: "  drain:\n    onTimeout: Wait",
 			file: sentinelFile + "\n\n# On hosts that may become the coordinator. Put [notify] into a drop-in of mode 0600 and set\n" +
 				"# its url: it is a secret, so that it is not printed here.\n# [notify]\n# url = \"https://…\"",
-			notes: []string{"--notify-url=(not shown) | carried over", "--reboot-sentinel-command=\"/check.sh\" | not carried over | lockkeeper runs no command"},
+			notes: []string{"--notify-url=(not shown) | not carried over | lockkeeper posts to Slack", "--reboot-sentinel-command=\"/check.sh\" | not carried over | lockkeeper runs no command"},
 		},
 		{
 			name: "unknown flags, arguments and hostile text are listed",

@@ -61,6 +61,7 @@ var fluoPrefixes = []string{"flatcar-linux-update.v1.flatcar-linux.net/", "conta
 // kubereboot/kured.
 const (
 	kuredLock     = "weave.works/kured-node-lock"
+	kuredDevLock  = "kured.dev/kured-node-lock" // of versions to come
 	kuredPrefix   = "weave.works/kured-"
 	kuredDevKeys  = "kured.dev/"
 	kuredCordoned = "kured.dev/node-unschedulable-before-drain"
@@ -239,10 +240,7 @@ func parseLock(value string) ([]lockEntry, error) {
 // manualLock returns the holder of a lock that is not a node: kured's documentation has
 // users set the lock by hand to stop reboots. It is "" if there is none.
 func manualLock(value string, in *Input) string {
-	entries, err := parseLock(value)
-	if value == "" || err != nil {
-		return ""
-	}
+	entries, _ := parseLock(value)
 	for _, e := range entries {
 		if e.held(in.Now) && !slices.ContainsFunc(in.Nodes, func(n corev1.Node) bool { return n.Name == e.NodeID }) {
 			return e.NodeID
@@ -290,13 +288,10 @@ func kuredLocks(r *Result, in *Input, found map[string]*kuredDraft) (before map[
 	before = map[string]bool{}
 	for i := range in.Workloads {
 		w := &in.Workloads[i]
-		keys := []string{kuredLock}
-		if k := found[w.String()]; k != nil && k.lock != kuredLock {
-			keys = append(keys, k.lock)
-		}
-		for _, key := range keys {
-			value, ok := w.Annotations[key]
-			if !ok {
+		k := found[w.String()]
+		for _, key := range slices.Sorted(maps.Keys(w.Annotations)) {
+			value := w.Annotations[key]
+			if key != kuredLock && key != kuredDevLock && (k == nil || key != k.lock) {
 				continue
 			}
 			entries, err := parseLock(value)

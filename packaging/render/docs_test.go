@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/cli/migrate"
 	"lockkeeper.dev/lockkeeper/node/turn"
 	"lockkeeper.dev/lockkeeper/packaging/render/intents"
 )
@@ -41,6 +42,35 @@ func TestDocs(t *testing.T) {
 		}
 		if string(have) != want {
 			t.Errorf("%s is not what the code says; run: make docs", name)
+		}
+	}
+}
+
+// TestMigrationDocs compares the tables of the pages about other tools with the settings that
+// package migrate knows.
+func TestMigrationDocs(t *testing.T) {
+	for _, tool := range migrate.Tools() {
+		path := filepath.Join("..", "..", "docs", "from-"+string(tool)+".md")
+		have, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, err := Migration(string(have), tool)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range migrate.Settings(tool) {
+			if !strings.Contains(want, "`"+settingName(tool, s.Name)+"`") {
+				t.Errorf("%s is not in the page about %s", s.Name, tool)
+			}
+		}
+		switch {
+		case *update:
+			if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		case string(have) != want:
+			t.Errorf("%s is not what the code says; run: make docs", path)
 		}
 	}
 }

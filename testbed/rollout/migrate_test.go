@@ -7,11 +7,15 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/yaml"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/cli/migrate"
 	"lockkeeper.dev/lockkeeper/node/turn"
 	"lockkeeper.dev/lockkeeper/testbed/rig"
 )
@@ -187,6 +191,7 @@ const holdAll = `{priority: -999, paused: true}`
 func TestMigration(t *testing.T) {
 	t.Parallel()
 	s := play(t, 10, 2, holdAll, func(o *rig.Options) { o.Budget = 2 }, quick)
+	s.accepted()
 	const p = "flatcar-linux-update.v1.flatcar-linux.net/"
 	var all []string
 	for _, h := range s.Fleet.Hosts {
@@ -284,6 +289,51 @@ func TestMigration(t *testing.T) {
 	s.Annotate("node-3", pausedKey, nil)
 	s.updated("node-3")
 	s.Until("node-5", rig.Soon, "to keep an admin's cordon", func(n *turn.Node) bool { return n.Unschedulable && !n.Mark })
+}
+
+// accepted has the API server check the policies that flags of every kind make, as its schema and its CEL rules see them.
+func (s *scene) accepted() {
+	s.T.Helper()
+	all := [][]string{
+		{},
+		{"--concurrency=10000", "--lock-release-delay=24h", "--drain-timeout=168h", "--force-reboot"},
+		{"--reboot-days=mon,tue", "--start-time=22:00", "--end-time=02:00", "--time-zone=America/Argentina/Buenos_Aires"},
+		{"--start-time=04:00", "--end-time=04:11"},
+		{"--start-time=9pm", "--end-time=23:59:59", "--time-zone=Etc/GMT+3"},
+		{"--prometheus-url=http://p.example.com", "--alert-filter-regexp=^(A|B\"\\\\d)$", "--alert-firing-only"},
+		{"--blocking-pod-selector=a=b,c!=d,e,!f", "--blocking-pod-selector=x in (y,z)", "--drain-pod-selector=a,b notin (c)"},
+		{"--reboot-days=never", "--time-zone=Mars/Base", "--blocking-pod-selector=((", "--drain-timeout=-1s", "--concurrency=many"},
+		{"--drain-timeout=1.000000001s", "--lock-release-delay=1h0m0.5s"},
+		{"--alert-filter-regexp=" + strings.Repeat("x", 5000), "--prometheus-url=http://p.example.com"},
+	}
+	checks := make([]string, 16)
+	for i := range checks {
+		checks[i] = fmt.Sprintf("example.com/%063d", i)
+	}
+	fluo := [][]string{
+		{"--reboot-window-start=Sat 18:30", "--reboot-window-length=167h"},
+		{"--reboot-window-start=00:00", "--reboot-window-length=10m"},
+		{"--before-reboot-annotations=" + strings.Join(checks, ","), "--after-reboot-annotations=a.b/c_d.e,plain," + checks[0]},
+	}
+	client := s.dynamic().Resource(v1alpha1.PolicyResource)
+	for i, args := range slices.Concat(all, fluo) {
+		tool, program := migrate.Kured, "kured"
+		if i >= len(all) {
+			tool, program = migrate.FLUO, "update-operator"
+		}
+		w := migrate.Workload{Kind: "DaemonSet", Namespace: "kube-system", Name: program}
+		w.Template.Spec.Containers = []corev1.Container{{Command: append([]string{"/bin/" + program}, args...)}}
+		w.Template.Spec.NodeSelector = map[string]string{"kubernetes.io/os": "linux"}
+		r, err := migrate.From(tool, &migrate.Input{Workloads: []migrate.Workload{w}, Zones: time.LoadLocation})
+		s.Must(err)
+		text, err := r.Policies[0].YAML()
+		s.Must(err)
+		obj := &unstructured.Unstructured{}
+		s.Must(yaml.Unmarshal([]byte(text), &obj.Object))
+		if _, err := client.Create(s.Within(rig.Soon), obj, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}, FieldValidation: metav1.FieldValidationStrict}); err != nil {
+			s.T.Errorf("%q: %v\n%s", args, err, text)
+		}
+	}
 }
 
 // noPods waits until the pods are gone.
