@@ -151,6 +151,7 @@ func (d *draft) policy(name, source string) Policy {
 type hostFile struct {
 	paused        []string // why the host is paused
 	sentinels     []string
+	namespaces    []string // of the tool's pods, other than kube-system
 	prometheusURL string
 	notify        bool
 	windows       []v1alpha1.Window
@@ -165,12 +166,14 @@ func (h *hostFile) text() string {
 	if len(h.paused) > 0 {
 		fmt.Fprintf(&b, "paused = %s\n", quoteTOML("migrate: decide about "+clip(strings.Join(h.paused, ", "))))
 	}
-	if h.sentinels != nil {
-		quoted := make([]string, len(h.sentinels))
-		for i, s := range h.sentinels {
-			quoted[i] = quoteTOML(s)
-		}
-		fmt.Fprintf(&b, "\n[sources]\nsentinels = [%s]\n", strings.Join(quoted, ", "))
+	if len(h.sentinels)+len(h.namespaces) > 0 {
+		b.WriteString("\n[sources]\n")
+	}
+	if len(h.sentinels) > 0 {
+		fmt.Fprintf(&b, "sentinels = %s\n", listTOML(h.sentinels))
+	}
+	if len(h.namespaces) > 0 {
+		fmt.Fprintf(&b, "# The host commits nothing while a pod of the other tool is on its node.\nmanager_namespaces = %s\n", listTOML(h.namespaces))
 	}
 	if h.prometheusURL != "" {
 		fmt.Fprintf(&b, "\n# On hosts that may become the coordinator. A host must be able to reach the server:\n"+
@@ -183,15 +186,26 @@ func (h *hostFile) text() string {
 	for _, w := range h.windows {
 		b.WriteString("\n[[window]]\n")
 		if len(w.Days) > 0 {
-			days := make([]string, len(w.Days))
-			for i, d := range w.Days {
-				days[i] = quoteTOML(string(d))
-			}
-			fmt.Fprintf(&b, "days = [%s]\n", strings.Join(days, ", "))
+			fmt.Fprintf(&b, "days = %s\n", listTOML(w.Days))
 		}
 		fmt.Fprintf(&b, "start = %s\nduration = %s\ntime_zone = %s\n", quoteTOML(w.Start), quoteTOML(short(w.Duration.Duration)), quoteTOML(w.TimeZone))
 	}
 	return strings.TrimPrefix(b.String(), "\n")
+}
+
+// addNamespace adds the namespace of a workload of the tool. kube-system always counts.
+func (h *hostFile) addNamespace(w *Workload) {
+	if w.Namespace != metav1.NamespaceSystem && !slices.Contains(h.namespaces, w.Namespace) && len(h.namespaces) < maxHostList {
+		h.namespaces = append(h.namespaces, w.Namespace)
+	}
+}
+
+func listTOML[T ~string](values []T) string {
+	quoted := make([]string, len(values))
+	for i, v := range values {
+		quoted[i] = quoteTOML(string(v))
+	}
+	return "[" + strings.Join(quoted, ", ") + "]"
 }
 
 // quoteTOML returns text as a basic string of TOML. Control characters become spaces.

@@ -127,10 +127,12 @@ func fromFLUO(r *Result, in *Input) {
 	var d *draft
 	source := ""
 	var checks []string
+	host := &hostFile{}
 	for i := range in.Workloads {
 		w := &in.Workloads[i]
 		if c, _ := agent.container(&w.Template); c != nil {
 			agents = append(agents, w)
+			host.addNamespace(w)
 		}
 		c, shell := operator.container(&w.Template)
 		switch {
@@ -138,7 +140,7 @@ func fromFLUO(r *Result, in *Input) {
 		case d != nil:
 			r.Notes = append(r.Notes, Note{w.String(), NotCarried, "a second update-operator; the policy is made from " + source})
 		default:
-			d, source = newDraft(in, &hostFile{}, w), w.String()
+			d, source = newDraft(in, host, w), w.String()
 			d.program = c
 			if shell {
 				d.note(Note{w.String(), Decide, "a shell starts update-operator, so that its flags were not read"})
@@ -151,7 +153,7 @@ func fromFLUO(r *Result, in *Input) {
 		}
 	}
 	if d == nil && len(agents) > 0 {
-		d, source = newDraft(in, &hostFile{}, agents[0]), agents[0].String()
+		d, source = newDraft(in, host, agents[0]), agents[0].String()
 		d.note(Note{"update-operator", Decide, "there is no Deployment of it, so that its windows and annotations are not known"})
 	}
 	if d != nil {
@@ -161,7 +163,7 @@ func fromFLUO(r *Result, in *Input) {
 		d.note(Note{"pods in " + metav1.NamespaceSystem, Carried, "spec.drain.skip: FLUO never evicts them. Leave this out to have them evicted as all others"})
 		r.Policies = []Policy{d.policy("from-fluo", source)}
 		r.Notes = append(r.Notes, d.notes...)
-		checks = d.fluo.checks
+		checks, r.HostFile = d.fluo.checks, host.text()
 	}
 	fluoNodes(r, in, checks)
 }

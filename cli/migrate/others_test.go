@@ -103,7 +103,8 @@ func TestFLUO(t *testing.T) {
 			}
 			r, err := From(FLUO, &Input{Now: now, Zones: time.LoadLocation, Workloads: ws})
 			must(t, err)
-			check(t, r, []string{c.spec}, "", c.notes)
+			const file = "[sources]\n# The host commits nothing while a pod of the other tool is on its node.\nmanager_namespaces = [\"reboot-coordinator\"]"
+			check(t, r, []string{c.spec}, file, c.notes)
 		})
 	}
 }
