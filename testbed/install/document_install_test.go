@@ -29,21 +29,20 @@ const (
 	rolled      = 5 * time.Minute
 )
 
-// installation is someone who follows docs/install.md.
+// installation is a user who follows a page of docs.
 type installation struct {
 	t     *testing.T
+	cp    *controlplane.ControlPlane
+	page  string
 	shell *walkthrough.Shell
 	steps []walkthrough.Step
 	hosts []*host
 }
 
-func begin(t *testing.T) *installation {
-	cp = pool.Take(t)
-	text, err := os.ReadFile("../../docs/install.md")
-	must(t, err)
-	in := &installation{t: t}
-	in.steps, err = walkthrough.Steps(string(text))
-	must(t, err)
+func begin(t *testing.T, page string) *installation {
+	cp := pool.Take(t)
+	in := &installation{t: t, cp: cp}
+	in.read(page)
 	// In the directory of the person who installs lie the package and nothing else. Its path is short, a socket lies in it.
 	dir, err := os.MkdirTemp("", "install-")
 	must(t, err)
@@ -80,11 +79,21 @@ func begin(t *testing.T) *installation {
 	return in
 }
 
+// read begins a page.
+func (in *installation) read(page string) {
+	in.t.Helper()
+	text, err := os.ReadFile("../../docs/" + page)
+	must(in.t, err)
+	in.page = page
+	in.steps, err = walkthrough.Steps(string(text))
+	must(in.t, err)
+}
+
 // next does the document's next step, which has to be under the title. Every command of it has to exit with 0.
 func (in *installation) next(title string) string {
 	in.t.Helper()
 	if len(in.steps) == 0 || in.steps[0].Title != title {
-		in.t.Fatalf("docs/install.md has no further step below %q; what is left: %q", title, in.steps)
+		in.t.Fatalf("docs/%s has no further step below %q; what is left: %q", in.page, title, in.steps)
 	}
 	step := in.steps[0]
 	in.steps = in.steps[1:]
@@ -128,7 +137,7 @@ func (in *installation) until(what string, within time.Duration, cond func(*simh
 	ctx, cancel := context.WithTimeout(in.t.Context(), within)
 	defer cancel()
 	for _, h := range in.hosts {
-		_, err := cp.WaitNode(ctx, h.Name(), what, func(n *corev1.Node) bool { return n != nil && cond(h.Host, n) })
+		_, err := in.cp.WaitNode(ctx, h.Name(), what, func(n *corev1.Node) bool { return n != nil && cond(h.Host, n) })
 		must(in.t, err)
 	}
 }
@@ -141,7 +150,7 @@ func (in *installation) holder(what string, cond func(string) bool) string {
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		l, err := cp.Client().CoordinationV1().Leases(controlplane.LockkeeperNamespace).Get(ctx, controlplane.LockkeeperLease, metav1.GetOptions{})
+		l, err := in.cp.Client().CoordinationV1().Leases(controlplane.LockkeeperNamespace).Get(ctx, controlplane.LockkeeperLease, metav1.GetOptions{})
 		must(in.t, err)
 		now := ""
 		if h := l.Spec.HolderIdentity; h != nil {
@@ -174,7 +183,7 @@ func (in *installation) pids() map[string]int {
 func (in *installation) inert() {
 	in.t.Helper()
 	for _, h := range in.hosts {
-		n, err := cp.Client().CoreV1().Nodes().Get(in.t.Context(), h.Name(), metav1.GetOptions{})
+		n, err := in.cp.Client().CoreV1().Nodes().Get(in.t.Context(), h.Name(), metav1.GetOptions{})
 		must(in.t, err)
 		labels, annotations := v1alpha1.CoordinatorKeys()
 		for _, key := range slices.Concat(labels, annotations, []string{v1alpha1.AnnotationCordon, v1alpha1.AnnotationAck}) {
@@ -225,7 +234,7 @@ func (in *installation) refused(kubeconfig []byte) {
 
 // TestInstallAsWritten follows docs/install.md from its first command to its last.
 func TestInstallAsWritten(t *testing.T) {
-	in := begin(t)
+	in := begin(t, "install.md")
 	in.next("Name your hosts")
 
 	out := in.next("1. Prepare the cluster")
@@ -236,7 +245,7 @@ func TestInstallAsWritten(t *testing.T) {
 	in.says(out, 0, "Warning", "unchanged")
 
 	// The turns of three hosts are not to wait a minute for each other.
-	_, err := cp.ApplyPolicy(t.Context(), controlplane.TestPolicy, "rollout: {settle: 1s}")
+	_, err := in.cp.ApplyPolicy(t.Context(), controlplane.TestPolicy, "rollout: {settle: 1s}")
 	must(t, err)
 	in.next("2. Install the package on every host")
 	in.until("to want nothing", soon, func(_ *simhost.Host, n *corev1.Node) bool { return n.Labels[v1alpha1.LabelWants] == "nothing" })

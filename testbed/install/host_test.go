@@ -35,6 +35,9 @@ func (h *host) Run(ctx context.Context, command string) (string, int, error) {
 		if !h.copied {
 			return "E: Unsupported file " + packagePath + " given on commandline\n", 100, nil
 		}
+		if h.PID() != 0 {
+			h.StopLockkeeper() // an upgrade restarts it
+		}
 		return "", 0, h.StartLockkeeper() // as the package does
 	case "systemctl status lockkeeper":
 		if h.PID() == 0 {

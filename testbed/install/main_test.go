@@ -12,9 +12,7 @@ import (
 )
 
 var (
-	pool *controlplane.Pool
-	// cp is the control plane that docs/install.md installs lockkeeper on.
-	cp     *controlplane.ControlPlane
+	pool   *controlplane.Pool
 	binary string
 )
 
