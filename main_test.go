@@ -611,6 +611,83 @@ func TestComplete(t *testing.T) {
 	}
 }
 
+// TestCompleteNames asks for names of nodes, policies and hooks. Without an answer there are none, and
+// the shell does not wait for long.
+func TestCompleteNames(t *testing.T) {
+	const grant = `{\"turn\":\"t1\",\"epoch\":\"e\",\"nodeUID\":\"u1\",\"bootID\":\"b\",\"wants\":\"reboot\",\"policy\":\"p\",` +
+		`\"terms\":{\"beforeDrain\":[{\"name\":\"storage\",\"timeout\":\"1h\",\"onTimeout\":\"Wait\"},{\"name\":\"cache\",\"timeout\":\"1h\",\"onTimeout\":\"Wait\"}]},` +
+		`\"startedAt\":\"2026-11-23T10:00:00Z\",\"stageAt\":\"2026-11-23T10:00:00Z\"}`
+	silent := make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		table := func(names ...string) {
+			var rows []string
+			for _, name := range names {
+				rows = append(rows, `{"cells":["`+name+`","Ready"]}`)
+			}
+			if r.Header.Get("Accept") != "application/json;as=Table;g=meta.k8s.io;v=v1" || r.FormValue("includeObject") != "None" {
+				http.Error(w, "too large", http.StatusInternalServerError)
+				return
+			}
+			io.WriteString(w, `{"kind":"Table","apiVersion":"meta.k8s.io/v1","columnDefinitions":[],"rows":[`+strings.Join(rows, ",")+`]}`)
+		}
+		switch r.URL.Path {
+		case "/api/v1/nodes":
+			table("n1", "n2")
+		case "/apis/lockkeeper.dev/v1alpha1/disruptionpolicies":
+			table("web")
+		case "/api/v1/nodes/n1":
+			io.WriteString(w, `{"kind":"Node","apiVersion":"v1","metadata":{"name":"n1","uid":"u1","resourceVersion":"7","labels":{"lockkeeper.dev/state":"before-drain"},`+
+				`"annotations":{"lockkeeper.dev/turn":"t1","hook.lockkeeper.dev/cache":"t1","lockkeeper.dev/grant":"`+grant+`"}}}`)
+		case "/silent/api/v1/nodes":
+			<-silent
+		default:
+			http.NotFound(w, r)
+		}
+	}))
+	defer server.Close()
+	defer close(silent)
+	dir := t.TempDir()
+	complete := func(env []string, words ...string) string {
+		t.Helper()
+		out, stderr, exit := lockkeeper(t, dir, env, append([]string{"__complete"}, words...)...)
+		if stderr != "" || exit != 0 {
+			t.Errorf("%q: %d, %q", words, exit, stderr)
+		}
+		return strings.Join(strings.Fields(out), " ")
+	}
+	env := kubeconfig(t, dir, server.URL)
+	for _, tc := range []struct{ words, want string }{
+		{"pause .", "n1 n2"},
+		{"pause n1 --reason x .", "n2"},
+		{"pause --policy .", "web"},
+		{"detach n1 --context c --policy w", "web"},
+		{"status .", "n1 n2"},
+		{"request .", "reboot"},
+		{"request reboot .", "n1 n2"},
+		{"confirm .", "n1 n2"},
+		{"confirm n1 .", "storage"},
+	} {
+		if got := complete(env, strings.Fields(strings.ReplaceAll(tc.words, " .", " x"))...); got != tc.want {
+			t.Errorf("%s: %q, expected %q", tc.words, got, tc.want)
+		}
+	}
+	if got := complete(env, "pause", "--context", "none", "n"); strings.Contains(got, "n1") {
+		t.Errorf("nodes of another context: %q", got)
+	}
+	for name, env := range map[string][]string{
+		"no kubeconfig": nil, "not served": kubeconfig(t, t.TempDir(), server.URL+"/none"), "no answer": kubeconfig(t, t.TempDir(), server.URL+"/silent"),
+	} {
+		began := time.Now()
+		if got := complete(env, "pause", "n"); strings.Contains(got, "n1") || !strings.Contains(got, "--reason") {
+			t.Errorf("%s: nodes %q", name, got)
+		}
+		if took := time.Since(began); took > 20*time.Second { // 2 s, and what a loaded machine adds
+			t.Errorf("%s: took %s", name, took)
+		}
+	}
+}
+
 var update = flag.Bool("update", false, "rewrite what is rendered from this code")
 
 // TestPackagedUpToDate holds what is shipped beside the binary against the code

@@ -94,13 +94,23 @@ func Complete(c *urfave.Context) error {
 		if strings.Contains(flag.GetUsage(), "`FILE`") {
 			fmt.Fprintln(c.App.Writer, ":files")
 		}
-		for _, value := range valuesIn(flag.GetUsage()) {
+		values := valuesIn(flag.GetUsage())
+		if f.Names()[0] == "policy" {
+			values = policyNames(c, cmd, words[1:])
+		}
+		for _, value := range values {
 			offer(value, "")
 		}
 		return nil
 	}
 	if cmd.Name == "help" {
 		commands()
+	}
+	if names := argumentNames(c, cmd, words[1:]); len(names) > 0 {
+		for _, name := range names {
+			offer(name, "")
+		}
+		return nil
 	}
 	for _, f := range cmd.VisibleFlags() {
 		for _, name := range dashed(f) {

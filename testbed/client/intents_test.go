@@ -5,6 +5,7 @@ import (
 	"maps"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 
@@ -103,6 +104,13 @@ func TestIntentCommands(t *testing.T) {
 	}
 	patch(other, `{"metadata":{"labels":{"lockkeeper.dev/managed":"false"},"annotations":{
 		"lockkeeper.dev/paused":"it's \u001b[1m\nmine","lockkeeper.dev/detached":"","lockkeeper.dev/request":"reboot"}}}`)
+
+	for words, want := range map[string]string{"pause host-": w.node, "pause --policy l": v1alpha1.DefaultPolicyName} {
+		out, said, exit := w.lockkeeper(admin, append([]string{"__complete"}, strings.Fields(words)...)...)
+		if exit != 0 || said != "" || !slices.Contains(strings.Fields(out), want) {
+			t.Errorf("the completions of %q are %d, %q%s, expected %s among them", words, exit, out, said, want)
+		}
+	}
 
 	const by = `"by":"testbed:admin"`
 	for _, tc := range []struct {
