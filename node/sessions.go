@@ -91,7 +91,7 @@ func (h *Host) warn(w step.Warning, changes []v1alpha1.Change) {
 	text := fmt.Sprintf(`lockkeeper on %[1]s: THIS HOST REBOOTS in %[2]v, at %[3]s,
 for %[4]s. It is this node's turn, and it waits only for users who are
 logged in: when you log out, it reboots at once. To stop it, say why, with
-  kubectl annotate node %[1]s lockkeeper.dev/paused='WHY'
+  lockkeeper pause %[1]s --reason 'WHY'
 or, for as long as this command runs on the host, with
   systemd-inhibit --what=shutdown --mode=block --why='WHY' sleep infinity
 `, h.name, left, h.announced.Due.Format("15:04:05 MST"), strings.Join(names, ", "))

@@ -141,7 +141,7 @@ func (s State) Doc() StateDoc {
 var stateDocs = []StateDoc{
 	{StateAbsent, "no coordinator manages the node", "check that an instance coordinates (`lockkeeper status`), and that the node is neither detached nor labeled lockkeeper.dev/managed=false"},
 	{StateIdle, "the node is managed and in no turn", "nothing"},
-	{StatePaused, "an admin has paused the node; it gets no turn", "kubectl annotate node NODE lockkeeper.dev/paused- to continue"},
+	{StatePaused, "an admin has paused the node; it gets no turn", "`lockkeeper resume NODE` to continue"},
 	{StateBeforeDrain, "hooks run before pods are evicted: those of the policy, and the units that lockkeeper-before-drain.target wants", "nothing; if it lasts, `lockkeeper status NODE` names the hook"},
 	{StateDraining, "the host cordons its node and evicts its pods", "nothing; if it lasts, `systemctl status lockkeeper` on the host names the pod that blocks"},
 	{StateBeforeReboot, "hooks run on the drained node: those of the policy, and the units that lockkeeper-before-reboot.target wants", "nothing; if it lasts, `lockkeeper status NODE` names the hook"},

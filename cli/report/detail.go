@@ -49,10 +49,10 @@ func (r *Report) WriteNode(w io.Writer, n *Node, width int) error {
 	line("node", "%s", n.nodeText())
 	line("budget", "%s", n.slotText(r.Time))
 	if n.Paused != nil {
-		line("paused", "yes%s; resume: kubectl annotate node %s %s-", reasonOf(n.Paused), n.Name, v1alpha1.AnnotationPaused)
+		line("paused", "yes%s; to end it: lockkeeper resume %s", reasonOf(n.Paused), n.Name)
 	}
 	if n.Detached != nil {
-		line("detached", "yes%s; take back: kubectl annotate node %s %s-", reasonOf(n.Detached), n.Name, v1alpha1.AnnotationDetached)
+		line("detached", "yes%s; to take it back: lockkeeper attach %s", reasonOf(n.Detached), n.Name)
 	}
 	r.lastLines(n, line)
 	for _, problem := range n.Problems {

@@ -33,7 +33,7 @@ func TestSessionDelay(t *testing.T) {
 		t.Errorf("staged at %v, announced for %v, rebooted at %v; the delay is %v", asked, told, rebooted, delay)
 	}
 	t.Logf("the terminal:\n%s", anna.Text())
-	for _, text := range []string{"lockkeeper on " + name, "for OSUpdate@" + newVersion, "kubectl annotate node " + name} {
+	for _, text := range []string{"lockkeeper on " + name, "for OSUpdate@" + newVersion, "lockkeeper pause " + name} {
 		if !strings.Contains(anna.Text(), text) {
 			t.Errorf("the terminal did not show %q", text)
 		}
