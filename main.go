@@ -124,8 +124,11 @@ func argsIn(usage string) (least, most int) {
 
 func helpCommand(c *urfave.Context) error {
 	name := c.Args().First()
-	if name == "" {
+	switch name {
+	case "":
 		return cli.AppHelp(c)
+	case cli.ExitStatusTopic:
+		return cli.ExitStatusHelp(c)
 	}
 	cmd := c.App.Command(name)
 	if cmd == nil {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -25,7 +27,9 @@ import (
 	urfave "github.com/urfave/cli/v2"
 	"golang.org/x/sys/unix"
 
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/cli/report"
+	"lockkeeper.dev/lockkeeper/coordinator/forecast"
 	"lockkeeper.dev/lockkeeper/node/config"
 	"lockkeeper.dev/lockkeeper/node/local"
 	"lockkeeper.dev/lockkeeper/packaging/render"
@@ -100,7 +104,7 @@ Usage: lockkeeper COMMAND [FLAG…] [ARGUMENT…]
   version                 Show the version
   help [COMMAND]          Show help for all commands or for one
 
-` + "`lockkeeper help COMMAND` describes a command. Flags may follow arguments.\n"
+` + "`lockkeeper help COMMAND` describes a command. Flags may follow arguments.\n`lockkeeper help exit-status` lists the exit statuses.\n"
 
 const statusHelp = `Usage: lockkeeper status [FLAG…] [NODE]
 
@@ -109,8 +113,7 @@ Show the state of the rollout, or of one node.
 Reads the cluster with your own credential. On a host without one, or if the API
 server cannot be reached, it shows what this host knows.
 
-Exit status: 0 if the report could be made, 1 on errors. With --exit-code: 0 up
-to date, 1 error, 2 rolling, 3 held, halted or stopped.
+Exit statuses: ` + "`lockkeeper help exit-status`" + `.
 
 Flags:
   -A, --all                show all nodes, also idle ones that need nothing
@@ -136,6 +139,21 @@ Connection:
                               host's or lockkeeper
   --lease NAME                NAME of the Lease in it, default this host's or
                               lockkeeper
+`
+
+const exitHelp = `Exit statuses of lockkeeper:
+
+  0   Success. ` + "`status` and `plan`" + ` made their report, whatever it says. ` + "`wait`" + `
+      reached its goal.
+  1   An error. With ` + "`status --exit-code`" + ` also: lockkeeper does not run on this
+      host, and the report is its last one.
+  2   ` + "`status --exit-code`" + `: the rollout is under way.
+  3   ` + "`status --exit-code`" + `: the rollout is held, halted or stopped. ` + "`plan" + `
+      --exit-code` + "`" + `: a node would be held.
+  4   ` + "`wait --timeout`" + `: the timeout expired before the goal was reached.
+  64  The command line is wrong. Nothing was done.
+  78  This host's configuration is invalid. Nothing was started. systemd does
+      not start the service again.
 `
 
 // TestHelpFits: every help text fits a terminal of 80 columns, and each flag and the
@@ -175,6 +193,7 @@ func TestUsage(t *testing.T) {
 		{"-h", helpText, "", 0},
 		{"help", helpText, "", 0},
 		{"help status", statusHelp, "", 0},
+		{"help exit-status", exitHelp, "", 0},
 		{"status -h", statusHelp, "", 0},
 		{"status --help n1", statusHelp, "", 0},
 		{"status n1 -h", statusHelp, "", 0},
@@ -588,7 +607,7 @@ func TestComplete(t *testing.T) {
 		want  string // the candidates
 	}{
 		{[]string{""}, "run status history wait plan check-config pause resume detach attach manage unmanage request retry confirm manifests kubeconfig migrate version help"},
-		{[]string{"help", ""}, "run status history wait plan check-config pause resume detach attach manage unmanage request retry confirm manifests kubeconfig migrate version help --help -h"},
+		{[]string{"help", ""}, "run status history wait plan check-config pause resume detach attach manage unmanage request retry confirm manifests kubeconfig migrate version help exit-status --help -h"},
 		{[]string{"confirm", ""}, "--dry-run " + connection + " --help -h"},
 		{[]string{"status", "-A", "--"}, "--all -A --watch -w --selector -l --exit-code --output -o --no-headers " + connection + " --help -h"},
 		{[]string{"status", "-o", ""}, "text table wide json yaml name"},
@@ -727,6 +746,7 @@ func TestPackagedUpToDate(t *testing.T) {
 	for file, want := range map[string]string{
 		"docs/policy-reference.md":        reference,
 		"docs/status.md":                  withExitTable(t, "docs/status.md"),
+		"docs/json.md":                    jsonPage(t),
 		"packaging/lockkeeper.toml":       render.Sample(head, keys),
 		"packaging/man/lockkeeper.8":      page("lockkeeper.8", map[string]func(*render.Roff){"COMMANDS": func(r *render.Roff) { r.Commands(commands) }, "EXITS": exitItems}),
 		"packaging/man/lockkeeper.toml.5": page("lockkeeper.toml.5", map[string]func(*render.Roff){"KEYS": func(r *render.Roff) { r.Keys(keys) }}),
@@ -742,6 +762,135 @@ func TestPackagedUpToDate(t *testing.T) {
 		} else if string(have) != want {
 			t.Errorf("%s is not what the code says: make docs", file)
 		}
+	}
+}
+
+// jsonOutputs are the JSON outputs of the commands.
+var jsonOutputs = []struct {
+	title string
+	of    reflect.Type
+}{
+	{"`status`", reflect.TypeFor[report.Report]()},
+	{"`status` on a host that cannot read the cluster", reflect.TypeFor[report.HostView]()},
+	{"`plan`", reflect.TypeFor[forecast.Forecast]()},
+	{"`history`", reflect.TypeFor[report.HistoryList]()},
+}
+
+// elsewhere has the types whose fields docs/json.md does not list.
+var elsewhere = map[reflect.Type]string{
+	reflect.TypeFor[v1alpha1.Host]():             "It is the annotation `" + v1alpha1.AnnotationHost + "`.",
+	reflect.TypeFor[v1alpha1.Grant]():            "It is the annotation `" + v1alpha1.AnnotationGrant + "`.",
+	reflect.TypeFor[v1alpha1.Last]():             "It is the annotation `" + v1alpha1.AnnotationLast + "`.",
+	reflect.TypeFor[v1alpha1.HostUpdateStatus](): "See [hostupdate.md](hostupdate.md).",
+	reflect.TypeFor[v1alpha1.Hook]():             "See [policy-reference.md](policy-reference.md).",
+}
+
+// jsonPage is docs/json.md.
+func jsonPage(t *testing.T) string {
+	var b strings.Builder
+	b.WriteString(`# The JSON output
+
+<!-- Rendered from the types of cli/report and coordinator/forecast. Do not edit: make docs -->
+
+This page lists every field of ` + "`-o json`" + ` and ` + "`-o yaml`" + `, for programs that read them. Fields are
+added and never renamed. A field that is empty or zero may be missing. Times are RFC 3339, durations
+are Go's (` + "`1h30m0s`" + `). Commands that print nothing but messages, and ` + "`wait`" + `, have no such output.
+`)
+	for _, o := range jsonOutputs {
+		fields := jsonFields(t, o.of)
+		b.WriteString("\n## " + o.title + "\n\n" + render.JSONTable(fields))
+	}
+	return b.String()
+}
+
+func jsonFields(t *testing.T, of reflect.Type) []render.JSONField {
+	fields, err := render.JSONFields(".", of, elsewhere)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fields
+}
+
+// TestJSONFields compares the documented fields with what encoding/json writes if no field is empty.
+func TestJSONFields(t *testing.T) {
+	for _, o := range jsonOutputs {
+		v := reflect.New(o.of).Elem()
+		fill(v)
+		text, err := json.Marshal(v.Interface())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var written any
+		if err := json.Unmarshal(text, &written); err != nil {
+			t.Fatal(err)
+		}
+		var documented, got []string
+		closed := map[string]bool{} // fields whose own fields are listed somewhere else
+		for _, f := range jsonFields(t, o.of) {
+			documented = append(documented, f.Path)
+			closed[f.Path] = f.Same != ""
+			for _, other := range elsewhere {
+				closed[f.Path] = closed[f.Path] || strings.HasSuffix(f.Meaning, other)
+			}
+			if f.Meaning == "" && !strings.HasPrefix(f.Path, "host.") && !strings.Contains(f.Path, ".paused.") {
+				t.Errorf("%s: no comment says what %s means", o.title, f.Path)
+			}
+		}
+		var collect func(prefix string, v any)
+		collect = func(prefix string, v any) {
+			switch v := v.(type) {
+			case []any:
+				collect(strings.TrimSuffix(prefix, ".")+"[].", v[0])
+			case map[string]any:
+				for name, v := range v {
+					if name == anyKey {
+						continue
+					}
+					if got = append(got, prefix+name); !closed[prefix+name] {
+						collect(prefix+name+".", v)
+					}
+				}
+			}
+		}
+		collect("", written)
+		slices.Sort(documented)
+		slices.Sort(got)
+		if !slices.Equal(got, documented) {
+			t.Errorf("%s: written\n%q\ndocumented\n%q", o.title, got, documented)
+		}
+	}
+}
+
+// anyKey is the key that fill adds to a map.
+const anyKey = "any"
+
+// fill makes a value and all that is in it something that is not empty.
+func fill(v reflect.Value) {
+	switch v.Kind() {
+	case reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+		fill(v.Elem())
+	case reflect.Slice:
+		v.Set(reflect.MakeSlice(v.Type(), 1, 1))
+		fill(v.Index(0))
+	case reflect.Map:
+		v.Set(reflect.MakeMap(v.Type()))
+		v.SetMapIndex(reflect.ValueOf(anyKey).Convert(v.Type().Key()), reflect.Zero(v.Type().Elem()))
+	case reflect.Struct:
+		if v.Type() == reflect.TypeFor[time.Time]() {
+			v.Set(reflect.ValueOf(time.Unix(1, 0)))
+		}
+		for _, f := range v.Fields() {
+			if f.CanSet() {
+				fill(f)
+			}
+		}
+	case reflect.String:
+		v.SetString("x")
+	case reflect.Bool:
+		v.SetBool(true)
+	case reflect.Int, reflect.Int32, reflect.Int64:
+		v.SetInt(1)
 	}
 }
 

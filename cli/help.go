@@ -4,11 +4,13 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 
 	urfave "github.com/urfave/cli/v2"
 
 	"lockkeeper.dev/lockkeeper/cli/page"
+	"lockkeeper.dev/lockkeeper/cli/report"
 )
 
 // helpWidth is the width of all help texts, in columns.
@@ -24,7 +26,26 @@ func AppHelp(c *urfave.Context) error {
 		rows = append(rows, []string{strings.TrimSpace(cmd.Name + " " + cmd.ArgsUsage), cmd.Usage})
 	}
 	p.Table("  ", nil, rows)
-	p.WriteString("\n`lockkeeper help COMMAND` describes a command. Flags may follow arguments.\n")
+	p.WriteString("\n`lockkeeper help COMMAND` describes a command. Flags may follow arguments.\n`lockkeeper help " + ExitStatusTopic + "` lists the exit statuses.\n")
+	_, err := io.WriteString(c.App.Writer, p.String())
+	return err
+}
+
+// ExitStatusTopic is the name of the help topic that [ExitStatusHelp] writes.
+const ExitStatusTopic = "exit-status"
+
+// seeExitStatus ends the description of a command that has exit statuses of its own.
+const seeExitStatus = "\n\nExit statuses: `lockkeeper help " + ExitStatusTopic + "`."
+
+// ExitStatusHelp writes the list of all exit statuses.
+func ExitStatusHelp(c *urfave.Context) error {
+	p := page.New(helpWidth)
+	p.WriteString("Exit statuses of lockkeeper:\n\n")
+	var rows [][]string
+	for _, s := range report.ExitStatuses() {
+		rows = append(rows, []string{strconv.Itoa(s.Status), s.Means})
+	}
+	p.Table("  ", nil, rows)
 	_, err := io.WriteString(c.App.Writer, p.String())
 	return err
 }
@@ -105,6 +126,7 @@ func Complete(c *urfave.Context) error {
 	}
 	if cmd.Name == "help" {
 		commands()
+		offer(ExitStatusTopic, "Show the exit statuses")
 	}
 	if names := argumentNames(c, cmd, words[1:]); len(names) > 0 {
 		for _, name := range names {

@@ -21,8 +21,7 @@ func plan() *urfave.Command {
 			"name, as if they arrived on all of these nodes.\n\n" +
 			"The command uses your own credential and changes nothing. The credential must be allowed to list nodes and " +
 			"disruptionpolicies.lockkeeper.dev. The plan shows more if it may also list pods and poddisruptionbudgets.policy, and get " +
-			"lockkeeper's Lease.\n\n" +
-			"Exit status: 0 if the plan could be made, 1 on errors. With --exit-code also 3 if a node would be held.",
+			"lockkeeper's Lease." + seeExitStatus,
 		Flags: slices.Concat([]urfave.Flag{
 			&urfave.StringSliceFlag{Name: "change", Usage: "plan for this `CHANGE` too (repeatable); one of file:/etc/…, unit:NAME, sentinel:/run/…, os, os:VERSION or request"},
 			selectorFlag(), exitCodeFlag(),

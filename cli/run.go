@@ -19,7 +19,7 @@ import (
 func run() *urfave.Command {
 	return &urfave.Command{
 		Name: "run", Usage: "Run the service on this host; systemd starts it", Action: runCommand,
-		Description: "Exit status: 0 if it was stopped, 1 on errors, 78 if the configuration is invalid.",
+		Description: "The service refuses to start with a configuration that is invalid." + seeExitStatus,
 		Flags:       []urfave.Flag{configFlag(), rootFlag()},
 	}
 }
@@ -28,7 +28,7 @@ func run() *urfave.Command {
 func checkConfig() *urfave.Command {
 	return &urfave.Command{
 		Name: "check-config", Usage: "Check this host's configuration", Action: checkConfigCommand,
-		Description: "Exit status: 0 if it is valid, 78 if not.",
+		Description: "Prints each error with its file and line. Nothing is started or changed." + seeExitStatus,
 		Flags: []urfave.Flag{configFlag(),
 			&urfave.BoolFlag{Name: "effective", Usage: "print each value and where it comes from", DisableDefaultText: true}},
 	}

@@ -20,8 +20,7 @@ func status() *urfave.Command {
 	return &urfave.Command{
 		Name: "status", ArgsUsage: "[NODE]", Usage: "Show the state of the rollout, or of one node", Action: statusCommand,
 		Description: "Reads the cluster with your own credential. On a host without one, or if the API server cannot be reached, it shows " +
-			"what this host knows.\n\n" +
-			"Exit status: 0 if the report could be made, 1 on errors. With --exit-code: 0 up to date, 1 error, 2 rolling, 3 held, halted or stopped.",
+			"what this host knows." + seeExitStatus,
 		Flags: slices.Concat([]urfave.Flag{
 			&urfave.BoolFlag{Name: "all", Aliases: []string{"A"}, Usage: "show all nodes, also idle ones that need nothing", DisableDefaultText: true},
 			&urfave.BoolFlag{Name: "watch", Aliases: []string{"w"}, Usage: "keep showing changes until interrupted", DisableDefaultText: true},

@@ -20,8 +20,7 @@ func wait() *urfave.Command {
 			"cannot be reached. It prints to standard error what it waits for whenever that changes.\n\n" +
 			"up-to-date: no node wants anything or is in a turn, as the hosts last reported.\n\n" +
 			"idle: no node is in a turn.\n\n" +
-			"held: the rollout is held, halted or stopped, or the node is held. An emergency stop or a halt does not end a wait for another goal.\n\n" +
-			"Exit status: 0 if the goal is reached, 1 on errors, 4 if the timeout expires.",
+			"held: the rollout is held, halted or stopped, or the node is held. An emergency stop or a halt does not end a wait for another goal." + seeExitStatus,
 		Flags: append([]urfave.Flag{
 			&urfave.StringFlag{Name: "for", Usage: "what to wait for, a `GOAL`: up-to-date, idle or held"},
 			&urfave.StringFlag{Name: "timeout", Usage: "how long to wait, a `DURATION` from 1s to 720h such as 90m; default no limit"},

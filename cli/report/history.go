@@ -14,7 +14,7 @@ import (
 
 // Turn is a finished turn from the HostUpdate of a node.
 type Turn struct {
-	Node string `json:"node"`
+	Node string `json:"node"` // the Node's name
 	v1alpha1.FinishedTurn
 }
 

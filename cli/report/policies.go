@@ -11,26 +11,26 @@ import (
 
 // Policy is one DisruptionPolicy and the nodes whose rollout it decides.
 type Policy struct {
-	Name       string `json:"name"`
-	Generation int64  `json:"generation,omitempty"`
+	Name       string `json:"name"`                 // of the object
+	Generation int64  `json:"generation,omitempty"` // metadata.generation
 	// Problems are what is wrong with it, field by field; with any it is invalid.
 	Problems []string `json:"problems,omitempty"`
 	// RulesOnly: the policy adds rules and decides no rollout.
 	RulesOnly bool `json:"rulesOnly,omitempty"`
-	Observe   bool `json:"observe,omitempty"`
-	Paused    bool `json:"paused,omitempty"`
+	Observe   bool `json:"observe,omitempty"` // its mode is Observe: it grants nothing
+	Paused    bool `json:"paused,omitempty"`  // spec.paused
 
-	Selected    int `json:"selected"` // managed nodes
-	UpToDate    int `json:"upToDate"`
-	Wanting     int `json:"wanting"` // want something, or are in a turn
-	InTurn      int `json:"inTurn"`
-	Unavailable int `json:"unavailable"`
-	Allowed     int `json:"allowed"` // of them to be unavailable
-	Failed      int `json:"failed"`
-	MaxFailed   int `json:"maxFailed"`
+	Selected    int `json:"selected"`    // managed nodes whose rollout it decides
+	UpToDate    int `json:"upToDate"`    // of them want nothing and are in no turn
+	Wanting     int `json:"wanting"`     // want something, or are in a turn
+	InTurn      int `json:"inTurn"`      // are in a turn
+	Unavailable int `json:"unavailable"` // as its maxUnavailable counts them
+	Allowed     int `json:"allowed"`     // maxUnavailable as a number of nodes
+	Failed      int `json:"failed"`      // as its maxFailed counts them
+	MaxFailed   int `json:"maxFailed"`   // how many may fail before it halts
 
-	Halted        bool       `json:"halted"`
-	SettlingUntil *time.Time `json:"settlingUntil,omitempty"`
+	Halted        bool       `json:"halted"`                  // it grants nothing until failed turns are cleared
+	SettlingUntil *time.Time `json:"settlingUntil,omitempty"` // the end of its settle time; missing if it is over
 	// End is when its nodes are expected to be up to date; null if none of them wants
 	// anything or is in a turn.
 	End *End `json:"end,omitempty"`

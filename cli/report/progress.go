@@ -41,14 +41,14 @@ type End struct {
 // Versions are what the hosts run, as they last reported it; those that most hosts
 // run come first.
 type Versions struct {
-	OS         []Version `json:"os"`
-	Lockkeeper []Version `json:"lockkeeper"`
+	OS         []Version `json:"os"`         // of the operating system
+	Lockkeeper []Version `json:"lockkeeper"` // of lockkeeper
 }
 
 // Version is a version and how many nodes have it.
 type Version struct {
 	Version string `json:"version"` // an OS's with its ID, as in "flatcar 4230.2.0"
-	Nodes   int    `json:"nodes"`
+	Nodes   int    `json:"nodes"`   // how many have it
 }
 
 // estimate computes when the rollout is expected to end.

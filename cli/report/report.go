@@ -39,10 +39,10 @@ const (
 
 // Report is the state of the cluster at one moment. Its JSON form is that of `lockkeeper status -o json`: fields are added, never renamed.
 type Report struct {
-	View    string    `json:"view"` // "cluster"; a [HostView] has "host"
+	View    string    `json:"view"` // "cluster"; on a host that cannot read it, "host"
 	Time    time.Time `json:"time"` // when it was read, by the API server's clock
 	Status  Status    `json:"status"`
-	Summary string    `json:"summary"` // one line
+	Summary string    `json:"summary"` // the first line of the text
 	// Selector is the label selector of -l. With it, Status, Summary, Nodes and the counts of nodes
 	// are about the nodes that it matches. Everything else is about all nodes; End is missing.
 	Selector string `json:"selector,omitempty"`
@@ -73,8 +73,8 @@ type Coordinator struct {
 	Lease string `json:"lease"` // namespace/name
 	// Live reports whether the Lease is held and was renewed in time.
 	Live  bool   `json:"live"`
-	Node  string `json:"node,omitempty"` // where the coordinator runs, or ran last
-	Epoch string `json:"epoch,omitempty"`
+	Node  string `json:"node,omitempty"`  // where the coordinator runs, or ran last
+	Epoch string `json:"epoch,omitempty"` // the Lease's holder, which names one term
 	// Since is when its term began, Renewed when it last renewed the Lease.
 	Since   *time.Time `json:"since,omitempty"`
 	Renewed *time.Time `json:"renewed,omitempty"`
@@ -84,17 +84,17 @@ type Coordinator struct {
 
 // Stop is the emergency stop.
 type Stop struct {
-	NoLease bool   `json:"noLease,omitempty"`
-	Text    string `json:"text,omitempty"` // the reason, as its author wrote it
+	NoLease bool   `json:"noLease,omitempty"` // the Lease does not exist, which stops everything too
+	Text    string `json:"text,omitempty"`    // the reason, as its author wrote it
 }
 
 // Figures are counts of nodes.
 type Figures struct {
-	Total    int `json:"total"`
-	Managed  int `json:"managed"`
-	UpToDate int `json:"upToDate"`
-	InTurn   int `json:"inTurn"`
-	// The next three are nodes in no turn, by what they want.
+	Total    int `json:"total"`    // of the cluster
+	Managed  int `json:"managed"`  // by lockkeeper
+	UpToDate int `json:"upToDate"` // managed, want nothing and are in no turn
+	InTurn   int `json:"inTurn"`   // in a turn
+	// WantReboot, WantDrain and WantApply are nodes in no turn, by what they want.
 	WantReboot int `json:"wantReboot"`
 	WantDrain  int `json:"wantDrain"`
 	WantApply  int `json:"wantApply"`
@@ -102,29 +102,29 @@ type Figures struct {
 	Unknown int `json:"unknown"`
 
 	Unavailable int  `json:"unavailable"` // as the budget counts them
-	Budget      int  `json:"budget"`
-	Failed      int  `json:"failed"`    // and not cleared
-	MaxFailed   int  `json:"maxFailed"` // the lowest of the policies that have nodes
-	Halted      bool `json:"halted"`    // at least one policy is halted
+	Budget      int  `json:"budget"`      // how many nodes may be unavailable
+	Failed      int  `json:"failed"`      // and not cleared
+	MaxFailed   int  `json:"maxFailed"`   // the lowest of the policies that have nodes
+	Halted      bool `json:"halted"`      // at least one policy is halted
 	// SettlingUntil is the end of the settle time after the last turn.
 	SettlingUntil *time.Time `json:"settlingUntil,omitempty"`
 }
 
 // Node is one node.
 type Node struct {
-	Name    string `json:"name"`
-	Status  Status `json:"status"`
-	Managed bool   `json:"managed"`
+	Name    string `json:"name"`    // of the Node
+	Status  Status `json:"status"`  // UpToDate, Rolling or Held
+	Managed bool   `json:"managed"` // by lockkeeper
 	// Policy is the one that decides the node's rollout; "" if none selects it.
 	Policy string `json:"policy,omitempty"`
 
-	State v1alpha1.State  `json:"state"` // "" is absent
-	Wants v1alpha1.Wants  `json:"wants,omitempty"`
-	Held  v1alpha1.Reason `json:"held,omitempty"`
+	State v1alpha1.State  `json:"state"`           // "" is absent
+	Wants v1alpha1.Wants  `json:"wants,omitempty"` // what it wants
+	Held  v1alpha1.Reason `json:"held,omitempty"`  // the reason that holds it
 	// Why says what the node waits for, or what comes next.
 	Why string `json:"why,omitempty"`
 
-	Turn string `json:"turn,omitempty"`
+	Turn string `json:"turn,omitempty"` // the ID of its turn
 	// TurnSince and StageSince are when the turn and its present stage began.
 	TurnSince  *time.Time `json:"turnSince,omitempty"`
 	StageSince *time.Time `json:"stageSince,omitempty"`
@@ -134,12 +134,12 @@ type Node struct {
 	// Slot is set if the node counts as unavailable.
 	Slot *rollout.Slot `json:"slot,omitempty"`
 
-	Ready         bool   `json:"ready"`
-	Unschedulable bool   `json:"unschedulable,omitempty"`
-	Marked        bool   `json:"marked,omitempty"` // the cordon is lockkeeper's
-	ControlPlane  bool   `json:"controlPlane,omitempty"`
-	Zone          string `json:"zone,omitempty"`
-	BootID        string `json:"bootID,omitempty"`
+	Ready         bool   `json:"ready"`                   // its Ready condition is True
+	Unschedulable bool   `json:"unschedulable,omitempty"` // it is cordoned
+	Marked        bool   `json:"marked,omitempty"`        // the cordon is lockkeeper's
+	ControlPlane  bool   `json:"controlPlane,omitempty"`  // it is a node of the control plane
+	Zone          string `json:"zone,omitempty"`          // its label topology.kubernetes.io/zone
+	BootID        string `json:"bootID,omitempty"`        // of its present boot, as the kubelet reports it
 
 	// Host, Grant and Last are the records on the Node; null if absent or unreadable. Ack is the
 	// host's last ack, unparsed.
@@ -147,11 +147,11 @@ type Node struct {
 	Grant    *v1alpha1.Grant  `json:"grant,omitempty"`
 	Last     *v1alpha1.Last   `json:"last,omitempty"`
 	Ack      string           `json:"ack,omitempty"`
-	Paused   *v1alpha1.Intent `json:"paused,omitempty"`
-	Detached *v1alpha1.Intent `json:"detached,omitempty"`
+	Paused   *v1alpha1.Intent `json:"paused,omitempty"`   // missing if it is not paused
+	Detached *v1alpha1.Intent `json:"detached,omitempty"` // missing if it is not detached
 	// Request is the reboot that an admin requests; null if none is, or if it does not parse.
 	Request *v1alpha1.Request `json:"request,omitempty"`
-	Retry   string            `json:"retry,omitempty"`
+	Retry   string            `json:"retry,omitempty"` // the ID of the failed turn that a user has cleared
 	// Update is the status of the node's HostUpdate, which is read for nodes in a turn; null if it
 	// was not read or is from another boot.
 	Update *v1alpha1.HostUpdateStatus `json:"update,omitempty"`
@@ -166,8 +166,8 @@ type Node struct {
 
 // Hook is one hook that a stage waits for.
 type Hook struct {
-	Name      string `json:"name"`
-	Confirmed bool   `json:"confirmed"`
+	Name      string `json:"name"`      // as in the policy
+	Confirmed bool   `json:"confirmed"` // for this turn
 }
 
 // Lease has the fields of the Lease that matter.

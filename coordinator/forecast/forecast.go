@@ -63,9 +63,9 @@ type Answer struct {
 
 	// Changes are the changes in the question and those pending, each with its rule.
 	Changes []Change       `json:"changes,omitempty"`
-	Wants   v1alpha1.Wants `json:"wants"`
-	Drains  bool           `json:"drains"`
-	Steps   []Step         `json:"steps,omitempty"`
+	Wants   v1alpha1.Wants `json:"wants"`           // what the node wants then
+	Drains  bool           `json:"drains"`          // the plan includes a drain
+	Steps   []Step         `json:"steps,omitempty"` // the plan
 	// HeldBack are the changes to OS versions that a policy holds back.
 	HeldBack []v1alpha1.Change `json:"heldBack,omitempty"`
 
@@ -98,15 +98,15 @@ type Change struct {
 
 // Rule is a rule of a policy.
 type Rule struct {
-	Key    string   `json:"key"`
-	Policy string   `json:"policy"`
-	Costs  []string `json:"costs"`
+	Key    string   `json:"key"`    // the changes that it names
+	Policy string   `json:"policy"` // the policy that has it
+	Costs  []string `json:"costs"`  // what they cost
 }
 
 // Step is one action of the plan, and the changes that need it.
 type Step struct {
-	Action  string   `json:"action"`
-	Because []string `json:"because"`
+	Action  string   `json:"action"`  // what the host does
+	Because []string `json:"because"` // a sentence for each change that needs it
 }
 
 // Stage is a state of the turn and what it waits for.
@@ -116,7 +116,7 @@ type Stage struct {
 	// stage has neither, because each hook has its own.
 	Limit     metav1.Duration    `json:"limit,omitzero"`
 	OnTimeout v1alpha1.OnTimeout `json:"onTimeout,omitempty"`
-	Hooks     []v1alpha1.Hook    `json:"hooks,omitempty"`
+	Hooks     []v1alpha1.Hook    `json:"hooks,omitempty"` // that it waits for
 	// HostHooks is how long the host's own hook units may take; 0: the host has none.
 	HostHooks metav1.Duration `json:"hostHooks,omitzero"`
 	// Volumes: the stage waits until no volume is attached.
@@ -145,7 +145,7 @@ type Rollout struct {
 
 // Node is the part of the forecast that differs from node to node.
 type Node struct {
-	Name string `json:"name"`
+	Name string `json:"name"` // of the Node
 	// Ahead is how many nodes come before this one in its policy's queue. It includes
 	// nodes that get the change at the same time. It is nil if the node is not queued.
 	Ahead *int `json:"ahead,omitempty"`
@@ -167,14 +167,14 @@ type Node struct {
 
 // Pod is a pod, and why the drain treats it as it does.
 type Pod struct {
-	Name   string `json:"name"` // namespace/name
-	Reason string `json:"reason"`
+	Name   string `json:"name"`   // namespace/name
+	Reason string `json:"reason"` // why the drain treats it so
 }
 
 // Obstacle is a PodDisruptionBudget that delays evictions, or several that select the
 // same pods.
 type Obstacle struct {
 	Budgets []string `json:"budgets"` // namespace/name
-	Why     string   `json:"why"`
-	Pods    []string `json:"pods"` // namespace/name
+	Why     string   `json:"why"`     // why they delay evictions
+	Pods    []string `json:"pods"`    // namespace/name
 }

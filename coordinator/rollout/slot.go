@@ -14,7 +14,7 @@ import (
 // Slot is a node that counts as unavailable, and why. Its JSON form is part of that of
 // `lockkeeper status -o json`.
 type Slot struct {
-	Node string           `json:"node"`
+	Node string           `json:"node"`   // the Node's name
 	Use  v1alpha1.SlotUse `json:"reason"` // why; the metrics' label reason has the same values
 	// Since is when that began, in UTC; the zero time if the Node does not say.
 	Since time.Time `json:"since,omitzero"`
