@@ -589,6 +589,13 @@ func TestStatusOfThisHost(t *testing.T) {
 	if err := release(); err != nil {
 		t.Fatal(err)
 	}
+	for env, want := range map[string]bool{"": true, "NO_COLOR=": true, "NO_COLOR=1": false, "TERM=dumb": false} {
+		out, _ := pty(t, dir, 80, []string{env}, "", "status", "--root", root)
+		const alert = "lockkeeper is NOT RUNNING on this host: systemctl status lockkeeper"
+		if !strings.Contains(out, alert) || strings.Contains(out, "\x1b[31m"+alert+"\x1b[0m\n") != want {
+			t.Errorf("%s: red should be %t: %q", env, want, out)
+		}
+	}
 	for _, tc := range []struct {
 		args []string
 		exit int

@@ -107,6 +107,7 @@ func form(c *urfave.Context) report.Form {
 		f.Output = report.Table
 	}
 	f.Width, _ = terminalSize(c.App.Writer)
+	f.Color = f.Width > 0 && os.Getenv("NO_COLOR") == ""
 	return f
 }
 

@@ -20,7 +20,7 @@ func TestUndecodableUpdate(t *testing.T) {
 	r := &report.Report{Nodes: []report.Node{{Name: "n1", Managed: true}, {Name: "n2"}}}
 	s.addUpdates(t.Context(), r)
 	var b bytes.Buffer
-	if err := r.WriteNode(&b, r.Find("n1"), 0); err != nil {
+	if _, err := (report.Form{Node: "n1"}).Print(&b, r); err != nil {
 		t.Fatal(err)
 	}
 	const want = "note  HostUpdate n1: this version of lockkeeper cannot decode status.wants: it is a number; another version wrote it, and what it says is not shown\n"

@@ -63,14 +63,23 @@ func Visible(s string) string {
 // Cell returns a text that someone else wrote, visible and cut to 120 columns.
 func Cell(s string) string { return Clip(Visible(s), maxCell) }
 
-// Columns returns how many columns of a terminal a visible text takes.
+// Columns returns how many columns of a terminal a visible text takes. Colors take none.
 func Columns(s string) int {
 	n := 0
-	for _, r := range s {
+	for _, r := range colors.Replace(s) {
 		n += runeColumns(r)
 	}
 	return n
 }
+
+// Control sequences of ECMA-48: what is between them is red.
+const (
+	red   = "\x1b[31m"
+	reset = "\x1b[0m"
+)
+
+// colors removes the colors from a visible text, which has no other control sequences.
+var colors = strings.NewReplacer(red, "", reset, "")
 
 func runeColumns(r rune) int {
 	switch {
@@ -140,6 +149,11 @@ func wrap(s string, n int) []string {
 type Page struct {
 	strings.Builder
 	Width int
+	// Color permits colors.
+	Color bool
+	// Attention has the texts of table cells that are red, except in the last column and in the
+	// header.
+	Attention map[string]bool
 }
 
 // New returns an empty page for a terminal with this many columns; 0 means no terminal.
@@ -160,6 +174,22 @@ func (p *Page) Line(text string) {
 	head := wrap(text, p.Width)[0]
 	p.WriteString(head + "\n")
 	p.Block("  ", strings.TrimLeft(text[len(head):], " "))
+}
+
+// Alert writes a line that needs attention, in red.
+func (p *Page) Alert(text string) {
+	plain := Page{Width: p.Width}
+	plain.Line(text)
+	for line := range strings.Lines(plain.String()) {
+		p.WriteString(p.paint(strings.TrimSuffix(line, "\n")) + "\n")
+	}
+}
+
+func (p *Page) paint(text string) string {
+	if !p.Color {
+		return text
+	}
+	return red + text + reset
 }
 
 // Block writes a visible text in lines that begin with the indent. The page has a width.
@@ -203,7 +233,11 @@ func (p *Page) Table(indent string, header []string, rows [][]string) {
 		head := indent
 		for i, w := range widths {
 			text := clipMiddle(row[i], w)
-			head += text + strings.Repeat(" ", w-Columns(text)+columnGap)
+			gap := strings.Repeat(" ", w-Columns(text)+columnGap)
+			if p.Attention[row[i]] && (n > 0 || header == nil) && !below {
+				text = p.paint(text)
+			}
+			head += text + gap
 		}
 		text := row[len(widths)]
 		switch {

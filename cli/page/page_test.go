@@ -99,3 +99,23 @@ func at(clock string) time.Time {
 	}
 	return time.Date(2026, 11, 21, t.Hour(), t.Minute(), t.Second(), 0, time.UTC)
 }
+
+func TestColors(t *testing.T) {
+	for color, want := range map[bool]string{
+		false: "an alert that does not fit\n  into the line\nA    B\nred  red\nx    y\n",
+		true:  "\x1b[31man alert that does not fit\x1b[0m\n\x1b[31m  into the line\x1b[0m\nA    B\n\x1b[31mred\x1b[0m  red\nx    y\n",
+	} {
+		p := New(28)
+		p.Color, p.Attention = color, map[string]bool{"red": true, "A": true}
+		p.Alert("an alert that does not fit into the line")
+		p.Table("", []string{"A", "B"}, [][]string{{"red", "red"}, {"x", "y"}})
+		if got := p.String(); got != want {
+			t.Errorf("color %t: %q, expected %q", color, got, want)
+		}
+		for line := range strings.Lines(p.String()) {
+			if n := Columns(strings.TrimSuffix(line, "\n")); n > 28 {
+				t.Errorf("color %t: %d columns in %q", color, n, line)
+			}
+		}
+	}
+}

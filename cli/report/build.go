@@ -260,16 +260,21 @@ func (n *Node) status(next, settling bool) Status {
 	return Held
 }
 
-func (n *Node) ranked() int {
-	waitsInLine := false
+// needsAttention reports whether something holds the node that is its own, and not what all nodes
+// wait for.
+func (n *Node) needsAttention() bool {
 	switch n.Held {
 	case v1alpha1.ReasonBudget, v1alpha1.ReasonStopped, v1alpha1.ReasonHalted, v1alpha1.ReasonWindow, v1alpha1.ReasonGateClosed, v1alpha1.ReasonWouldGrant:
-		waitsInLine = true
+		return false
 	}
+	return n.Status == Held
+}
+
+func (n *Node) ranked() int {
 	switch {
 	case n.State.InTurn():
 		return 0
-	case n.Status == Held && !waitsInLine, len(n.Problems) > 0:
+	case n.needsAttention(), len(n.Problems) > 0:
 		return 1
 	case n.Status == Rolling, n.Status == Held:
 		return 2

@@ -27,9 +27,9 @@ func (r *Report) Only(n *Node) *Report {
 	return &one
 }
 
-// WriteNode writes all that is known about one node. The width is that of [Form].
-func (r *Report) WriteNode(w io.Writer, n *Node, width int) error {
-	p := page.New(width)
+// writeNode writes all that is known about one node.
+func (r *Report) writeNode(w io.Writer, n *Node, f Form) error {
+	p := f.page()
 	head := n.Name + ": " + n.stateText()
 	if n.Wants != "" {
 		head += ", wants " + string(n.Wants)
@@ -37,7 +37,11 @@ func (r *Report) WriteNode(w io.Writer, n *Node, width int) error {
 	if n.Held != "" {
 		head += ", held: " + string(n.Held)
 	}
-	p.Line(head)
+	if n.needsAttention() {
+		p.Alert(head)
+	} else {
+		p.Line(head)
+	}
 	line, write := p.Labels()
 	line("why", "%s", n.Why)
 	r.turnLines(n, line)
@@ -63,9 +67,7 @@ func (r *Report) WriteNode(w io.Writer, n *Node, width int) error {
 		line("to do", "%s", strings.ReplaceAll(d.Do, "NODE", n.Name))
 	}
 	write()
-	for _, note := range r.notes() {
-		p.Line(note)
-	}
+	r.writeNotes(p)
 	_, err := io.WriteString(w, p.String())
 	return err
 }

@@ -34,6 +34,14 @@ type Form struct {
 	Node      string // only this node, in detail; "" is the cluster
 	// Width is the terminal's, in columns; 0 is no terminal. Text and tables are fitted to it.
 	Width int
+	Color bool // what needs attention is red
+}
+
+// page returns an empty page of this form.
+func (f Form) page() *page.Page {
+	p := page.New(f.Width)
+	p.Color = f.Color
+	return p
 }
 
 // isData reports whether the whole Report is printed, for a program.
@@ -71,7 +79,7 @@ func (f Form) Print(w io.Writer, r *Report) (exit int, err error) {
 	case f.Output == Table, f.Output == Wide:
 		err = r.writeTable(w, f)
 	case f.Node != "":
-		err = whole.WriteNode(w, &r.Nodes[0], f.Width)
+		err = whole.writeNode(w, &r.Nodes[0], f)
 	default:
 		err = r.writeText(w, f)
 	}

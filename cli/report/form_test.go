@@ -1,6 +1,7 @@
 package report
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -39,6 +40,45 @@ func TestFormats(t *testing.T) {
 	} {
 		if got, _ := rolling(t).text(tc.form); got != tc.want {
 			t.Errorf("%s: got\n%s\nexpected\n%s", tc.name, got, tc.want)
+		}
+	}
+}
+
+// TestColor: only what needs attention is red, and only if the form permits colors.
+func TestColor(t *testing.T) {
+	const red, reset = "\x1b[31m", "\x1b[0m"
+	stopped := func(t *testing.T) *world {
+		w := rolling(t)
+		w.lease.Annotations[v1alpha1.AnnotationStop] = "a long reason that does not fit into the line"
+		return w
+	}
+	for _, tc := range []struct {
+		name  string
+		world func(*testing.T) *world
+		form  Form
+		red   []string
+	}{
+		{"a node that is silent", rolling, Form{Width: 80}, []string{"HostSilent"}},
+		{"a node that waits for its turn", rolling, Form{Width: 80, Node: "n2"}, nil},
+		{"the node that is silent", rolling, Form{Width: 80, Node: "n5"}, []string{"n5: idle, wants reboot, held: HostSilent"}},
+		{"a stop", stopped, Form{Width: 80, Node: "n2"}, []string{
+			"EMERGENCY STOP: a long reason that does not fit into the line. No turn begins or",
+			"  advances. `lockkeeper resume --cluster` ends the stop."}},
+		{"data", stopped, Form{Output: JSON}, nil},
+	} {
+		plain, _ := tc.world(t).text(tc.form)
+		tc.form.Color = true
+		colored, _ := tc.world(t).text(tc.form)
+		var got []string
+		for _, part := range strings.Split(colored, red)[1:] {
+			text, _, _ := strings.Cut(part, reset)
+			got = append(got, text)
+		}
+		if !slices.Equal(got, tc.red) {
+			t.Errorf("%s: red are %q, expected %q", tc.name, got, tc.red)
+		}
+		if strings.NewReplacer(red, "", reset, "").Replace(colored) != plain || strings.Contains(plain, red) {
+			t.Errorf("%s: got\n%s\nwithout color\n%s", tc.name, colored, plain)
 		}
 	}
 }

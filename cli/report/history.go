@@ -62,10 +62,14 @@ func WriteHistory(w io.Writer, turns []Turn, now time.Time, f Form) error {
 		return append(row, changes, stages)
 	}
 	var rows [][]string
+	failed := map[string]bool{}
 	for _, t := range turns {
 		result := string(t.Result)
 		if t.Reason != "" {
 			result += " (" + string(t.Reason) + ")"
+		}
+		if t.Result == v1alpha1.UpdateName(v1alpha1.ResultFailed) {
+			failed[page.Cell(result)] = true
 		}
 		var changes []string
 		for _, c := range t.Changes {
@@ -82,10 +86,11 @@ func WriteHistory(w io.Writer, turns []Turn, now time.Time, f Form) error {
 	if narrow {
 		changes, stages = "CHANGES AND ", "STAGES"
 	}
-	p := page.New(f.Width)
 	if !narrow {
-		p = page.New(0)
+		f.Width = 0
 	}
+	p := f.page()
+	p.Attention = failed
 	p.Table("", f.header(columns("TURN", changes, stages, "NODE", "ENDED", "TOOK", "RESULT")...), rows)
 	_, err := io.WriteString(w, p.String())
 	return err

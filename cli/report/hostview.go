@@ -52,22 +52,22 @@ func (h *HostView) ExitStatus() int {
 	return h.Status.ExitStatus()
 }
 
-// Print prints it, as text unless the form wants data. Of the form, it uses Output and Width.
+// Print prints it, as text unless the form wants data. Of the form, it ignores All and Node.
 func (h *HostView) Print(w io.Writer, f Form) (exit int, err error) {
 	if f.isData() {
 		return h.ExitStatus(), f.writeData(w, h, "  ")
 	}
-	return h.ExitStatus(), h.writeText(w, f.Width)
+	return h.ExitStatus(), h.writeText(w, f)
 }
 
-func (h *HostView) writeText(w io.Writer, width int) error {
+func (h *HostView) writeText(w io.Writer, f Form) error {
 	s := &h.Host
-	p := page.New(width)
+	p := f.page()
 	p.Line(fmt.Sprintf("Showing what this host knows, because %s.", page.Cell(h.Why)))
 	if h.Running {
 		p.Line(fmt.Sprintf("lockkeeper %s is running (process %d) and reported %s:", s.Version, s.PID, page.Ago(h.Time, s.Time)))
 	} else {
-		p.Line("lockkeeper is NOT RUNNING on this host: systemctl status lockkeeper")
+		p.Alert("lockkeeper is NOT RUNNING on this host: systemctl status lockkeeper")
 		p.Line(fmt.Sprintf("Process %d (lockkeeper %s) last reported %s:", s.PID, s.Version, page.Ago(h.Time, s.Time)))
 	}
 	add, write := p.Labels()

@@ -3,6 +3,7 @@ package report
 import (
 	"fmt"
 	"io"
+	"regexp"
 	"strings"
 	"time"
 
@@ -23,11 +24,13 @@ const (
 // something, then what the reasons among them mean. The same facts at the same time give the
 // same text.
 func (r *Report) writeText(w io.Writer, o Form) error {
-	p := page.New(o.Width)
-	p.Line(r.Summary)
-	for _, line := range r.notes() {
-		p.Line(line)
+	p := o.page()
+	if r.Status == Stopped || r.Status == Halted {
+		p.Alert(r.Summary)
+	} else {
+		p.Line(r.Summary)
 	}
+	r.writeNotes(p)
 	if progress := r.progress(); len(progress) > 0 {
 		p.Table("", nil, progress)
 	}
@@ -53,7 +56,7 @@ func (r *Report) writeText(w io.Writer, o Form) error {
 
 // writeTable writes only the table of the nodes.
 func (r *Report) writeTable(w io.Writer, f Form) error {
-	p := page.New(f.Width)
+	p := f.page()
 	rows, _ := r.rows(true, f.All)
 	if len(rows) > 0 {
 		r.table(p, rows, f)
@@ -96,7 +99,11 @@ func (r *Report) table(p *page.Page, nodes []*Node, f Form) {
 	}
 	header := f.header(columns("SINCE", "TURN", []string{"POLICY", "OS", "LOCKKEEPER"}, "WHY", "NODE", "STATE", "WANTS", "HELD")...)
 	rows := make([][]string, 0, len(nodes))
+	p.Attention = map[string]bool{}
 	for _, n := range nodes {
+		if n.needsAttention() {
+			p.Attention[string(n.Held)] = true
+		}
 		since, system, version := page.Since(r.Time, n.StageSince), "", ""
 		if short {
 			since, _, _ = strings.Cut(since, " ")
@@ -254,6 +261,19 @@ func (r *Report) notes() []string {
 		lines = append(lines, "HALTED: "+what+" until `lockkeeper retry NODE` clears "+page.Joined(r.failed())+".")
 	}
 	return append(lines, r.policyLines()...)
+}
+
+// alerts begin the notes that need attention.
+var alerts = regexp.MustCompile(`^(STOPPED|EMERGENCY STOP|HALTED|Policy \S+ is INVALID)\b`)
+
+func (r *Report) writeNotes(p *page.Page) {
+	for _, line := range r.notes() {
+		if alerts.MatchString(line) {
+			p.Alert(line)
+		} else {
+			p.Line(line)
+		}
+	}
 }
 
 // failed names nodes that failed, at most five.

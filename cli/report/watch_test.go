@@ -87,6 +87,8 @@ func (s *screen) Write(b []byte) (int, error) {
 		case strings.HasPrefix(text, "\x1b[K"):
 			s.clear(s.y, min(s.x, s.columns-1))
 			text = text[3:]
+		case strings.HasPrefix(text, "\x1b[31m"), strings.HasPrefix(text, "\x1b[0m"):
+			text = text[strings.IndexByte(text, 'm')+1:]
 		case strings.HasPrefix(text, "\x1b[J"):
 			for y := s.y; y < s.rows; y++ {
 				s.clear(y, map[bool]int{true: s.x}[y == s.y])
@@ -130,7 +132,7 @@ func (s *screen) String() string {
 func TestFollowOnATerminalRedrawsInPlace(t *testing.T) {
 	w := rolling(t)
 	s := newScreen(t, 80, 40)
-	p := &Printer{W: s, Size: func() (int, int) { return s.columns, s.rows }}
+	p := &Printer{W: s, Size: func() (int, int) { return s.columns, s.rows }, Form: Form{Color: true}}
 	show := func(away error) {
 		t.Helper()
 		r := w.report()
