@@ -56,6 +56,7 @@ func (e *engine) committed(n *node, before, after *turn.Node) {
 		e.breaks(Cancelled, n.name, "committed in %s, its host wants %q", before.State, after.Wants)
 	}
 	e.fence(n, before.Grant.Epoch, n.rev)
+	e.besideKured(n, before.State)
 	if before.State == v1alpha1.StateDraining || !before.Grant.Drains {
 		return
 	}

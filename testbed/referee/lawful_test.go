@@ -66,6 +66,13 @@ var lawful = []struct {
 		s.giveBack("n1", "t1")
 		s.finish("n1")
 	}},
+	{"kured elsewhere, in another namespace, and too young for a list", func(s *script) {
+		s.pod("k2", "n2", kured, ofDaemonSet)
+		s.pod("k1", "n1", kured, ofDaemonSet, func(p *corev1.Pod) { p.Namespace = "default" })
+		s.pass(2 * kuredListAge)
+		s.pod("k3", "n1", kured, ofDaemonSet)
+		s.wholeTurn("n1", "t1")
+	}},
 	{"cancelled while draining", func(s *script) {
 		s.pod("p", "n1")
 		s.grant("n1", "t1")

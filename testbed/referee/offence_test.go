@@ -154,6 +154,22 @@ var offences = []struct {
 		})
 		s.grant("n1", "t1")
 	}},
+	{"a node that another program has marked is granted", []Rule{Grant}, func(s *script) {
+		s.write("n1", func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{{Key: "medik8s.io/drain"}} })
+		s.grant("n1", "t1")
+	}},
+	{"a request that no admin has made skips the windows", []Rule{Grant}, func(s *script) {
+		s.write("n1", annotate(v1alpha1.AnnotationRequest, "reboot"))
+		s.write("n1", enter(v1alpha1.StateDraining, "t1", "e1", func(g *v1alpha1.Grant) {
+			g.Wants, g.Request = v1alpha1.WantsReboot, &v1alpha1.Request{Action: "reboot", Now: true}
+		}))
+	}},
+	{"a host commits next to kured", []Rule{Commit}, func(s *script) {
+		s.pod("k", "n1", kured)
+		s.pass(kuredListAge + s.e.lag)
+		s.grant("n1", "t1")
+		s.cordon("n1")
+	}},
 	{"a host's own hook units are skipped", []Rule{Table}, func(s *script) {
 		s.write("n1", func(n *corev1.Node) {
 			h, _ := v1alpha1.ParseHost(n.Annotations[v1alpha1.AnnotationHost])
@@ -495,4 +511,9 @@ func TestOffences(t *testing.T) {
 			t.Errorf("no offence breaks %s", r)
 		}
 	}
+}
+
+// kured makes the pod one of kured's.
+func kured(p *corev1.Pod) {
+	p.Namespace, p.Spec.Containers = "kube-system", []corev1.Container{{Command: []string{"/usr/bin/kured"}}}
 }

@@ -19,6 +19,26 @@ type pod struct {
 	key, uid, node string
 	evictable      bool // a drain would evict it or wait for it
 	evicted        bool
+	kured          bool   // it runs kured in kube-system
+	since          moment // it has been kured on the node
+}
+
+// kuredListAge is how old a host's list of its node's pods may be at a commit.
+const kuredListAge = time.Minute
+
+// runsKured reports whether another reboot manager runs in the pod that no host may ignore.
+func runsKured(p *corev1.Pod) bool {
+	return p.Namespace == metav1.NamespaceSystem && p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed &&
+		slices.ContainsFunc(p.Spec.Containers, func(c corev1.Container) bool { return slices.Contains(c.Command, "/usr/bin/kured") })
+}
+
+// besideKured checks that the host commits only if it could not have seen that kured runs on its node.
+func (e *engine) besideKured(n *node, state v1alpha1.State) {
+	for _, p := range e.pods {
+		if p.kured && p.node == n.name && e.now.elapsed(p.since) > kuredListAge+e.lag {
+			e.breaks(Commit, n.name, "committed in %s, and kured runs in the pod %s", state, p.key)
+		}
+	}
 }
 
 // onPod takes a version of a pod. A nil obj means that the pod is gone.
@@ -36,6 +56,10 @@ func (e *engine) onPod(m moment, key string, obj *corev1.Pod) {
 	after := &pod{
 		key: key, uid: string(obj.UID), node: obj.Spec.NodeName, evictable: evictable(obj) && (e.skip == nil || !e.skip(obj)),
 		evicted: before != nil && before.uid == string(obj.UID) && before.evicted,
+		kured:   runsKured(obj), since: m,
+	}
+	if before != nil && before.uid == after.uid && before.node == after.node && before.kured {
+		after.since = before.since
 	}
 	for _, c := range obj.Status.Conditions {
 		if c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue && c.Reason == evictionByAPI && !after.evicted {
