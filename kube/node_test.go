@@ -2,10 +2,13 @@ package kube
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
 // TestHostIsWokenByEachVersion checks that a version of a Node without a relevant change wakes no leader, but wakes the
@@ -44,6 +47,9 @@ func TestAlike(t *testing.T) {
 		"annotation": {func(n *corev1.Node) { n.Annotations = map[string]string{"lockkeeper.dev/retry": "b"} }, false},
 		"hook":       {func(n *corev1.Node) { n.Annotations = map[string]string{"hook.lockkeeper.dev/a": "b"} }, false},
 		"cordon":     {func(n *corev1.Node) { n.Spec.Unschedulable = true }, false},
+		"a mark":     {func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{{Key: "karpenter.sh/disrupted"}} }, false},
+		"a taint":    {func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{{Key: "example.org/pool"}} }, true},
+		"a note":     {func(n *corev1.Node) { n.Annotations = map[string]string{"kured.dev/kured-reboot-in-progress": "now"} }, false},
 		"boot":       {func(n *corev1.Node) { n.Status.NodeInfo.BootID = "b" }, false},
 		"Ready": {func(n *corev1.Node) {
 			n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
@@ -82,6 +88,31 @@ func TestStripKeepsWhatDecisionsAreMadeOf(t *testing.T) {
 	}
 	if s.ManagedFields != nil || s.Status.Images != nil || len(s.Annotations) != 2 {
 		t.Error("the large fields of the Node were kept")
+	}
+}
+
+// A mark of another owner decides, so it is kept, and so is the annotation that it is compared with.
+func TestStripKeepsMarks(t *testing.T) {
+	for _, m := range v1alpha1.Marks() {
+		n := node("n1", "a", "10")
+		bare, _ := strip(node("n1", "a", "10"))
+		n.Annotations, n.Spec.Taints = map[string]string{m.Differs: "a", "example.org/agent": "bulk"}, []corev1.Taint{{Key: "example.org/pool"}}
+		if compared, _ := strip(n); m.Differs != "" && compared.Annotations[m.Differs] != "a" {
+			t.Errorf("%s was dropped", m.Differs)
+		}
+		switch m.Kind {
+		case v1alpha1.MarkTaint:
+			n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: m.Key, Value: "b", Effect: corev1.TaintEffectNoSchedule})
+		case v1alpha1.MarkAnnotation:
+			n.Annotations[m.Key] = "b"
+		case v1alpha1.MarkLabel:
+			n.Labels[m.Key] = "b"
+		}
+		s, _ := strip(n)
+		kept := s.Annotations[m.Key] == "b" || s.Labels[m.Key] == "b" || slices.ContainsFunc(s.Spec.Taints, func(t corev1.Taint) bool { return t.Key == m.Key })
+		if !kept || alike(bare, s) || s.Annotations["example.org/agent"] != "" || len(s.Spec.Taints) > 1 {
+			t.Errorf("the %s %s: stripped to %+v, taints %v", m.Kind, m.Key, s.Annotations, s.Spec.Taints)
+		}
 	}
 }
 

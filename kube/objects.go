@@ -69,7 +69,7 @@ func alike(a, b *corev1.Node) bool {
 	return a.UID == b.UID && a.CreationTimestamp.Equal(&b.CreationTimestamp) &&
 		a.Spec.Unschedulable == b.Spec.Unschedulable && a.Status.NodeInfo.BootID == b.Status.NodeInfo.BootID &&
 		slices.Equal(a.Status.Conditions, b.Status.Conditions) && slices.Equal(a.Status.VolumesAttached, b.Status.VolumesAttached) &&
-		maps.Equal(a.Labels, b.Labels) && maps.Equal(a.Annotations, b.Annotations)
+		maps.Equal(a.Labels, b.Labels) && maps.Equal(a.Annotations, b.Annotations) && slices.Equal(a.Spec.Taints, b.Spec.Taints)
 }
 
 // strip keeps the parts of a Node that decisions use. Most of a Node consists of images,
@@ -91,6 +91,11 @@ func strip(n *corev1.Node) (*corev1.Node, bool) {
 			s.Status.VolumesAttached = append(s.Status.VolumesAttached, corev1.AttachedVolume{Name: v.Name})
 		}
 	}
+	for _, t := range n.Spec.Taints {
+		if v1alpha1.InMarks(v1alpha1.MarkTaint, t.Key) {
+			s.Spec.Taints = append(s.Spec.Taints, corev1.Taint{Key: t.Key})
+		}
+	}
 	for _, c := range n.Status.Conditions {
 		if c.Type == corev1.NodeReady {
 			s.Status.Conditions = []corev1.NodeCondition{{Type: c.Type, Status: c.Status, LastTransitionTime: c.LastTransitionTime}}
@@ -107,13 +112,13 @@ func stripOwn(n *corev1.Node) (*corev1.Node, bool) {
 	return s, keep
 }
 
-// ours returns the annotations of lockkeeper and its hooks. No decision uses the annotations
-// of other programs, which may change often. All labels are kept, because users may select
-// nodes by any of them.
+// ours returns the annotations of lockkeeper and its hooks, and the marks of other owners. No
+// decision uses other annotations, which may change often. All labels are kept, because users
+// may select nodes by any of them.
 func ours(annotations map[string]string) map[string]string {
 	kept := make(map[string]string, len(annotations))
 	for key, value := range annotations {
-		if strings.HasPrefix(key, v1alpha1.Prefix) || strings.HasPrefix(key, v1alpha1.HookPrefix) {
+		if strings.HasPrefix(key, v1alpha1.Prefix) || strings.HasPrefix(key, v1alpha1.HookPrefix) || v1alpha1.InMarks(v1alpha1.MarkAnnotation, key) {
 			kept[key] = value
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 )
@@ -146,4 +147,97 @@ func ParseRequest(s string) (*Request, error) {
 	}
 	r.Reason, r.By = OneLine(r.Reason, MaxRequestReason), OneLine(r.By, MaxRequestBy)
 	return r, nil
+}
+
+// MarkKind is where on a Node a [Mark] is.
+type MarkKind string
+
+// The kinds of marks.
+const (
+	MarkTaint      MarkKind = "taint"
+	MarkLabel      MarkKind = "label"
+	MarkAnnotation MarkKind = "annotation"
+)
+
+// Mark is something on a Node by which another program says that it works on the node, or
+// that the node goes away.
+//
+// A mark holds only the node that it is on. A kubelet may set any annotation and most labels
+// of its own Node, so a mark must not hold another node.
+type Mark struct {
+	Owner string
+	Kind  MarkKind
+	Key   string
+	// Value is the value that counts. If it is "", Not is the only value that does not count,
+	// or Differs is the annotation whose value does not count. If all are "", every value
+	// counts. An absent key never does.
+	Value, Not, Differs string
+	Means               string
+}
+
+const (
+	mco  = "machineconfiguration.openshift.io/"
+	nth  = "aws-node-termination-handler/"
+	fluo = "flatcar-linux-update.v1.flatcar-linux.net/"
+	cluo = "container-linux-update.v1.coreos.com/"
+)
+
+// Marks returns the marks of other owners, in the order in which they are checked.
+// docs/other-owners.md is rendered from it.
+//
+// Not in the table is what does not say that a program works on the node now: keys that
+// another reboot manager leaves on a node (FLUO's reboot-needed, kured's
+// kured-most-recent-reboot-needed), and taints that ask the scheduler to avoid a node that
+// may be replaced at some time (DeletionCandidateOfClusterAutoscaler, UpdateInProgress of the
+// machine config operator, outdated-revision of Cluster API).
+func Marks() []Mark { return marks }
+
+// InMarks reports whether a taint or an annotation with the key is in the table of marks.
+func InMarks(kind MarkKind, key string) bool {
+	return slices.ContainsFunc(marks, func(m Mark) bool {
+		return m.Kind == kind && (m.Key == key || m.Differs == key && key != "")
+	})
+}
+
+var marks = []Mark{
+	{Owner: "cluster-autoscaler", Kind: MarkTaint, Key: "ToBeDeletedByClusterAutoscaler", Means: "it deletes the node"},
+	{Owner: "Karpenter", Kind: MarkTaint, Key: "karpenter.sh/disrupted", Means: "it replaces the node"},
+	{Owner: "Karpenter", Kind: MarkTaint, Key: "karpenter.sh/disruption", Means: "it replaces the node (Karpenter before 1.0)"},
+	{Owner: "medik8s", Kind: MarkTaint, Key: "medik8s.io/drain", Means: "the node maintenance operator drains the node, or has drained it"},
+	{Owner: "medik8s", Kind: MarkTaint, Key: "remediation.medik8s.io/self-node-remediation", Means: "self node remediation fences the node"},
+	{Owner: "an admin or medik8s", Kind: MarkTaint, Key: "node.kubernetes.io/out-of-service", Means: "the node is shut down, and its pods are moved"},
+	{Owner: "machine config operator", Kind: MarkAnnotation, Key: mco + "state", Not: "Done", Means: "it works on the node, or its work failed"},
+	{Owner: "machine config operator", Kind: MarkAnnotation, Key: mco + "desiredConfig", Differs: mco + "currentConfig", Means: "it brings the node to another configuration"},
+	{Owner: "machine config operator", Kind: MarkAnnotation, Key: mco + "desiredDrain", Differs: mco + "lastAppliedDrain", Means: "it drains or uncordons the node"},
+	{Owner: "AWS node termination handler", Kind: MarkTaint, Key: nth + "spot-itn", Means: "AWS interrupts the spot instance"},
+	{Owner: "AWS node termination handler", Kind: MarkTaint, Key: nth + "scheduled-maintenance", Means: "AWS has scheduled maintenance of the instance"},
+	{Owner: "AWS node termination handler", Kind: MarkTaint, Key: nth + "asg-lifecycle-termination", Means: "the auto scaling group terminates the instance"},
+	{Owner: "AWS node termination handler", Kind: MarkTaint, Key: nth + "rebalance-recommendation", Means: "the spot instance is likely to be interrupted"},
+	{Owner: "AWS node termination handler", Kind: MarkLabel, Key: nth + "action", Value: "UncordonAfterReboot", Means: "it has cordoned the node for a reboot"},
+	{Owner: "GKE", Kind: MarkLabel, Key: "cloud.google.com/active-node-maintenance", Value: "ONGOING", Means: "maintenance of the node's host"},
+	{Owner: "GKE", Kind: MarkTaint, Key: "cloud.google.com/impending-node-termination", Means: "the node is about to be terminated"},
+	{Owner: "AKS", Kind: MarkLabel, Key: "kubernetes.azure.com/upgrade-status", Value: "Quarantined", Means: "an upgrade could not drain the node"},
+	{Owner: "AKS", Kind: MarkTaint, Key: "remediator.kubernetes.azure.com/unschedulable", Means: "AKS repairs the node"},
+	{Owner: "Flatcar Linux Update Operator", Kind: MarkAnnotation, Key: fluo + "reboot-ok", Value: "true", Means: "the node is in its turn there"},
+	{Owner: "Flatcar Linux Update Operator", Kind: MarkAnnotation, Key: fluo + "reboot-in-progress", Value: "true", Means: "its agent drains and reboots the node"},
+	{Owner: "Flatcar Linux Update Operator", Kind: MarkAnnotation, Key: fluo + "agent-made-unschedulable", Value: "true", Means: "its agent has cordoned the node"},
+	{Owner: "Flatcar Linux Update Operator", Kind: MarkLabel, Key: fluo + "before-reboot", Value: "true", Means: "its hooks before a reboot run"},
+	{Owner: "Flatcar Linux Update Operator", Kind: MarkLabel, Key: fluo + "after-reboot", Value: "true", Means: "its hooks after a reboot run"},
+	{Owner: "Container Linux Update Operator", Kind: MarkAnnotation, Key: cluo + "reboot-ok", Value: "true", Means: "the node is in its turn there"},
+	{Owner: "Container Linux Update Operator", Kind: MarkAnnotation, Key: cluo + "reboot-in-progress", Value: "true", Means: "its agent drains and reboots the node"},
+	{Owner: "kured", Kind: MarkAnnotation, Key: "kured.dev/kured-reboot-in-progress", Means: "it reboots the node, or waits for its lock"},
+	{Owner: "kured", Kind: MarkAnnotation, Key: "weave.works/kured-reboot-in-progress", Means: "it reboots the node, or waits for its lock"},
+}
+
+// Condition says in Markdown which values of the key count, for the documentation.
+func (m *Mark) Condition() string {
+	switch {
+	case m.Value != "":
+		return "`" + m.Value + "`"
+	case m.Not != "":
+		return "not `" + m.Not + "`"
+	case m.Differs != "":
+		return "not that of `" + m.Differs + "`"
+	}
+	return "any"
 }

@@ -33,7 +33,7 @@ type Node struct {
 	// Volumes are the names in status.volumesAttached.
 	Volumes []string
 	// Owner names another program that works on the node, and the mark on the Node that says
-	// so; "" if there is no such mark. See [Marks].
+	// so; "" if there is no such mark. See [v1alpha1.Marks].
 	Owner string
 
 	v1alpha1.Keys

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
 // marked is a Node with one key, written as "taint KEY=VALUE".
@@ -95,14 +97,14 @@ func TestOwner(t *testing.T) {
 		if name, _, _ := strings.Cut(got, ": "); name != owner {
 			t.Errorf("%s: %q, want the owner %q", marks, got, owner)
 		}
-		for i := range Marks() {
-			if m := &Marks()[i]; got != "" && strings.Contains(got, ": "+m.Kind+" "+m.Key+"=") || strings.Contains(got, ": "+m.Kind+" "+m.Key+" ") {
-				named[m.Kind+m.Key] = true
+		for i := range v1alpha1.Marks() {
+			if m := &v1alpha1.Marks()[i]; got != "" && strings.Contains(got, ": "+string(m.Kind)+" "+m.Key+"=") || strings.Contains(got, ": "+string(m.Kind)+" "+m.Key+" ") {
+				named[string(m.Kind)+m.Key] = true
 			}
 		}
 	}
-	for _, m := range Marks() {
-		if !named[m.Kind+m.Key] {
+	for _, m := range v1alpha1.Marks() {
+		if !named[string(m.Kind)+m.Key] {
 			t.Errorf("no case for the %s %s of %s", m.Kind, m.Key, m.Owner)
 		}
 	}

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"lockkeeper.dev/lockkeeper/node/turn"
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
 // Owners returns docs/other-owners.md: the marks of other programs on Nodes, and what they
@@ -13,7 +13,7 @@ func Owners() string {
 	var b strings.Builder
 	b.WriteString("# Other owners of a node\n\n" + generated + ownersIntro +
 		"| owner | kind | key | value | meaning |\n| --- | --- | --- | --- | --- |\n")
-	for _, m := range turn.Marks() {
+	for _, m := range v1alpha1.Marks() {
 		fmt.Fprintf(&b, "| %s | %s | `%s` | %s | %s |\n", m.Owner, m.Kind, m.Key, m.Condition(), m.Means)
 	}
 	b.WriteString(ownersEnd)
