@@ -300,7 +300,7 @@ func TestIdleHostIsQuiet(t *testing.T) {
 		all := h.w.requests("PATCH hostupdate")
 		return len(all) > 0 && strings.Contains(all[len(all)-1].body, "no coordinator has taken this node in")
 	})
-	count, watches, updates := len(h.w.kinds()), h.w.count("WATCH nodes"), published()
+	count, watches, updates, lists := len(h.w.kinds()), h.w.count("WATCH nodes"), published(), h.w.count(managerPods)
 	never(t, "the idle host sent a request", 6*time.Second, func() bool {
 		if now := h.w.kinds(); len(now) > count {
 			t.Log(now[count:])
@@ -310,6 +310,10 @@ func TestIdleHostIsQuiet(t *testing.T) {
 	})
 	if n := h.w.count("WATCH nodes"); n != watches || watches == 0 {
 		t.Errorf("%d watches; %d before the host was idle", n, watches)
+	}
+	// Every ten poll intervals, which are two seconds here.
+	if n := h.w.count(managerPods) - lists; n == 0 || n > 4 {
+		t.Errorf("%d lists of pods in 6 s, to find other reboot managers", n)
 	}
 	if n := h.w.count("WATCH pods", "LIST pods"); n > 0 {
 		t.Errorf("%d requests for pods outside a turn", n)

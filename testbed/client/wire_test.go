@@ -129,6 +129,10 @@ func (w *wire) pass(r *http.Request, next http.RoundTripper) (*http.Response, er
 	return resp, err
 }
 
+// managerPods is the kind of the lists in which a host looks for other reboot managers. They come at intervals while the
+// host wants something, and in between other reads.
+const managerPods = "LIST manager pods"
+
 func kindOf(r *http.Request) string {
 	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
 	prefix := 2 // api/v1
@@ -145,6 +149,8 @@ func kindOf(r *http.Request) string {
 	switch {
 	case r.URL.Query().Get("watch") != "":
 		return "WATCH " + parts[0]
+	case r.Method == http.MethodGet && parts[0] == "pods" && r.URL.Query().Get("resourceVersion") == "0":
+		return managerPods
 	case r.Method == http.MethodGet && len(parts) == 1:
 		return "LIST " + parts[0]
 	case len(parts) > 2:
@@ -163,13 +169,14 @@ func (w *wire) on(f fault) {
 }
 
 // requests returns the requests of any of the kinds, or all. "PATCH node" matches any node. Requests about HostUpdates
-// match only by their kind, because the host sends them concurrently with its loop.
+// match only by their kind, because the host sends them concurrently with its loop. So do lists of managerPods, which
+// depend on the time.
 func (w *wire) requests(kinds ...string) []request {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var found []request
 	for _, r := range w.log {
-		if len(kinds) == 0 && !strings.Contains(r.kind, " hostupdate") || slices.ContainsFunc(kinds, func(k string) bool { return r.kind == k || strings.HasPrefix(r.kind, k+" ") }) {
+		if len(kinds) == 0 && !strings.Contains(r.kind, " hostupdate") && r.kind != managerPods || slices.ContainsFunc(kinds, func(k string) bool { return r.kind == k || strings.HasPrefix(r.kind, k+" ") }) {
 			found = append(found, *r)
 		}
 	}
