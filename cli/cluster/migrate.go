@@ -136,7 +136,15 @@ func (s *Source) Migrate(ctx context.Context, m Migration) error {
 			return err
 		}
 		if len(r.Active) > 0 {
-			return fmt.Errorf("%s is active, nothing more was changed: %s", m.Tool, v1alpha1.OneLine(page.Named(r.Active, 5), maxRefusal))
+			var signs []string
+			for _, a := range r.Active {
+				signs = append(signs, strings.TrimSpace(a.Text+" "+a.Command))
+			}
+			more := ""
+			if asked {
+				more = "more "
+			}
+			return fmt.Errorf("%s is active, nothing %swas changed: %s", m.Tool, more, v1alpha1.OneLine(page.Named(signs, 5), maxRefusal))
 		}
 		if len(r.Changes) == 0 {
 			if !asked {
@@ -214,8 +222,8 @@ func changePatch(c *migrate.Change, dryRun bool) kube.Patch {
 
 // migrated prints what is left to the user.
 func (s *Source) migrated(m Migration, r *migrate.Result) error {
-	for _, line := range r.Left {
-		fmt.Fprintf(m.Out, "Left to you: %s\n", v1alpha1.OneLine(line, maxRefusal))
+	for _, t := range r.Left {
+		fmt.Fprintf(m.Out, "Left to you: %s\n  %s\n", v1alpha1.OneLine(t.Text, maxRefusal), t.Command)
 	}
 	return nil
 }

@@ -82,12 +82,15 @@ type Result struct {
 	Notes []Note
 
 	// Active are the signs that the tool is active. While there is one, nothing is applied.
-	Active []string
+	Active []Todo
 	// Changes are what `--apply` does.
 	Changes []Change
 	// Left are things of the tool that are left to the user, with how to remove them.
-	Left []string
+	Left []Todo
 }
+
+// Todo is something that the user does; Command is how, "" for nothing to type.
+type Todo struct{ Text, Command string }
 
 // Policy is one generated policy.
 type Policy struct {

@@ -112,7 +112,7 @@ func TestKured(t *testing.T) {
 		{
 			name:  "the manifest as it is: the drain waits indefinitely",
 			spec:  "  drain:\n    onTimeout: Wait",
-			notes: []string{"--reboot-sentinel=\"/sentinel/reboot-required\" | carried over | the same file", "KURED_NODE_ID | not carried over"},
+			notes: []string{"--reboot-sentinel=\"/sentinel/reboot-required\" | carried over | [sources] sentinels: the same file", "KURED_NODE_ID | not carried over"},
 		},
 		{
 			name: "a night on all days",

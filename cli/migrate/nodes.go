@@ -114,7 +114,7 @@ func running(r *Result, in *Input) {
 	for i := range in.Pods {
 		p := &in.Pods[i]
 		if p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed {
-			r.Active = append(r.Active, fmt.Sprintf("pod %s/%s exists", p.Namespace, p.Name))
+			r.Active = append(r.Active, Todo{fmt.Sprintf("pod %s/%s exists", p.Namespace, p.Name), ""})
 		}
 	}
 	for i := range in.Workloads {
@@ -123,9 +123,9 @@ func running(r *Result, in *Input) {
 			continue
 		}
 		if w.Wanted > 0 {
-			r.Active = append(r.Active, fmt.Sprintf("%s wants %d pods", w, w.Wanted))
+			r.Active = append(r.Active, Todo{fmt.Sprintf("%s wants %d pods", w, w.Wanted), ""})
 		}
-		r.Left = append(r.Left, fmt.Sprintf("%s: kubectl -n %s delete %s %s", w, w.Namespace, strings.ToLower(w.Kind), w.Name))
+		r.Left = append(r.Left, Todo{w.String(), fmt.Sprintf("kubectl -n %s delete %s %s", w.Namespace, strings.ToLower(w.Kind), w.Name)})
 	}
 }
 
@@ -142,12 +142,12 @@ func fluoNodes(r *Result, in *Input, checks []string) {
 		for _, prefix := range fluoPrefixes {
 			for _, key := range []string{"reboot-ok", "reboot-in-progress"} {
 				if n.Annotations[prefix+key] == "true" {
-					r.Active = append(r.Active, fmt.Sprintf("node %s: a turn is under way (annotation %s=true)", n.Name, prefix+key))
+					r.Active = append(r.Active, Todo{fmt.Sprintf("node %s: a turn is under way (annotation %s=true)", n.Name, prefix+key), ""})
 				}
 			}
 			for _, key := range []string{"before-reboot", "after-reboot"} {
 				if n.Labels[prefix+key] == "true" {
-					r.Active = append(r.Active, fmt.Sprintf("node %s: a turn is under way (label %s=true)", n.Name, prefix+key))
+					r.Active = append(r.Active, Todo{fmt.Sprintf("node %s: a turn is under way (label %s=true)", n.Name, prefix+key), ""})
 				}
 			}
 			made = made || n.Annotations[prefix+"agent-made-unschedulable"] == "true"
@@ -177,18 +177,18 @@ func fluoLock(r *Result, in *Input) {
 	for i := range in.Leases {
 		l := &in.Leases[i]
 		where := fmt.Sprintf("Lease %s/%s", l.Namespace, l.Name)
-		r.Left = append(r.Left, fmt.Sprintf("%s: kubectl -n %s delete lease %s", where, l.Namespace, l.Name))
+		r.Left = append(r.Left, Todo{where, fmt.Sprintf("kubectl -n %s delete lease %s", l.Namespace, l.Name)})
 		if l.Spec.HolderIdentity == nil || *l.Spec.HolderIdentity == "" || l.Spec.RenewTime == nil || l.Spec.LeaseDurationSeconds == nil {
 			continue
 		}
 		if end := l.Spec.RenewTime.Add(time.Duration(*l.Spec.LeaseDurationSeconds) * time.Second); end.After(in.Now) {
-			r.Active = append(r.Active, fmt.Sprintf("%s is held by %s until %s", where, quote(*l.Spec.HolderIdentity), end.UTC().Format(time.RFC3339)))
+			r.Active = append(r.Active, Todo{fmt.Sprintf("%s is held by %s until %s", where, quote(*l.Spec.HolderIdentity), end.UTC().Format(time.RFC3339)), ""})
 		}
 	}
 	for i := range in.ConfigMaps {
 		m := &in.ConfigMaps[i]
 		where := fmt.Sprintf("ConfigMap %s/%s", m.Namespace, m.Name)
-		r.Left = append(r.Left, fmt.Sprintf("%s: kubectl -n %s delete configmap %s", where, m.Namespace, m.Name))
+		r.Left = append(r.Left, Todo{where, fmt.Sprintf("kubectl -n %s delete configmap %s", m.Namespace, m.Name)})
 		// client-go's LeaderElectionRecord, which resourcelock keeps in this annotation.
 		value := m.Annotations["control-plane.alpha.kubernetes.io/leader"]
 		var record struct {
@@ -200,7 +200,7 @@ func fluoLock(r *Result, in *Input) {
 			continue
 		}
 		if end := record.RenewTime.Add(time.Duration(record.LeaseDurationSeconds) * time.Second); end.After(in.Now) {
-			r.Active = append(r.Active, fmt.Sprintf("%s is held by %s until %s", where, quote(record.HolderIdentity), end.UTC().Format(time.RFC3339)))
+			r.Active = append(r.Active, Todo{fmt.Sprintf("%s is held by %s until %s", where, quote(record.HolderIdentity), end.UTC().Format(time.RFC3339)), ""})
 		}
 	}
 }
@@ -296,13 +296,15 @@ func kuredLocks(r *Result, in *Input, found map[string]*kuredDraft) (before map[
 			}
 			entries, err := parseLock(value)
 			if err != nil {
-				r.Active = append(r.Active, fmt.Sprintf("%s: the lock %s is not JSON that lockkeeper knows", w, quote(key)))
+				r.Active = append(r.Active, Todo{fmt.Sprintf("%s: the lock %s is not JSON that lockkeeper knows", w, quote(key)), ""})
 			}
 			for _, e := range entries {
 				switch {
 				case e.held(in.Now):
-					r.Active = append(r.Active, fmt.Sprintf("%s: %s holds the lock since %s; if that is over: kubectl -n %s annotate %s %s %s-",
-						w, quote(e.NodeID), e.Created.UTC().Format(time.RFC3339), w.Namespace, strings.ToLower(w.Kind), w.Name, clip(key)))
+					r.Active = append(r.Active, Todo{
+						fmt.Sprintf("%s: %s holds the lock since %s; if its turn is over, remove the lock:", w, quote(e.NodeID), e.Created.UTC().Format(time.RFC3339)),
+						fmt.Sprintf("kubectl -n %s annotate %s %s %s-", w.Namespace, strings.ToLower(w.Kind), w.Name, key),
+					})
 				case e.Metadata.Unschedulable != nil:
 					before[e.NodeID] = *e.Metadata.Unschedulable
 				}
@@ -337,12 +339,12 @@ func addNamed(others map[string][]string, found map[string]*kuredDraft, n *corev
 // leave notes what stays on Nodes.
 func leave(r *Result, cordoned []string, others map[string][]string, why string) {
 	if len(cordoned) > 0 {
-		r.Left = append(r.Left, fmt.Sprintf("the cordon of %s: %s. To remove it: kubectl uncordon NODE", some(cordoned), why))
+		r.Left = append(r.Left, Todo{fmt.Sprintf("the cordon of %s: %s", some(cordoned), why), "kubectl uncordon NODE"})
 	}
 	for _, what := range slices.Sorted(maps.Keys(others)) {
 		kind, key, _ := strings.Cut(what, " ")
 		command := "kubectl " + map[string]string{"annotation": "annotate", "label": "label", "taint": "taint"}[kind] + " node NODE " + key + "-"
-		r.Left = append(r.Left, fmt.Sprintf("the %s %s of %s: a flag names it, and others may use it. To remove it: %s", kind, quote(key), some(others[what]), command))
+		r.Left = append(r.Left, Todo{fmt.Sprintf("the %s %s of %s: a flag names it, and others may use it", kind, quote(key), some(others[what])), command})
 	}
 }
 

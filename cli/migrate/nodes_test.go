@@ -122,7 +122,7 @@ func TestNodes(t *testing.T) {
 				"Lease reboot-coordinator/" + LockName + " is held by \"pod-1\" until 2026-11-23T08:00:30Z", "ConfigMap ns/" + LockName + " is held by \"pod-2\" until 2026-11-23T08:01:00Z"},
 			left: []string{"kubectl -n reboot-coordinator delete deployment flatcar-linux-update-operator", "kubectl -n reboot-coordinator delete daemonset flatcar-linux-update-agent",
 				"kubectl -n old delete lease " + LockName, "kubectl -n ns delete configmap " + LockName,
-				`the annotation "example.com/ready" of n1: a flag names it, and others may use it. To remove it: kubectl annotate node NODE example.com/ready-`},
+				`the annotation "example.com/ready" of n1: a flag names it, and others may use it: kubectl annotate node NODE example.com/ready-`},
 		},
 		{
 			name: "kured, its keys, its taint, and what only a flag names", tool: Kured,
@@ -180,19 +180,26 @@ func TestNodes(t *testing.T) {
 				t.Errorf("active: %q, expected %q", r.Active, c.active)
 			}
 			for i, want := range c.active {
-				if i < len(r.Active) && !strings.HasPrefix(r.Active[i], want) {
+				if i < len(r.Active) && !strings.HasPrefix(r.Active[i].Text, want) {
 					t.Errorf("active: %q, expected %q", r.Active[i], want)
 				}
 			}
-			if got := r.ChangeLines(); !slices.Equal(got, c.changes) {
+			var got, left []string
+			for i := range r.Changes {
+				got = append(got, r.Changes[i].String())
+			}
+			for _, l := range r.Left {
+				left = append(left, l.Text+": "+l.Command)
+			}
+			if !slices.Equal(got, c.changes) {
 				t.Errorf("changes:\n%s\nexpected\n%s", strings.Join(got, "\n"), strings.Join(c.changes, "\n"))
 			}
 			for _, want := range c.left {
-				if !strings.Contains(strings.Join(r.Left, "\n"), want) {
-					t.Errorf("%q is not in what is left:\n%s", want, strings.Join(r.Left, "\n"))
+				if !strings.Contains(strings.Join(left, "\n"), want) {
+					t.Errorf("%q is not in what is left:\n%s", want, strings.Join(left, "\n"))
 				}
 			}
-			if len(c.left) == 0 && slices.ContainsFunc(r.Left, func(l string) bool { return !strings.Contains(l, "delete daemonset") }) {
+			if len(c.left) == 0 && slices.ContainsFunc(left, func(l string) bool { return !strings.Contains(l, "delete daemonset") }) {
 				t.Errorf("left: %q", r.Left)
 			}
 			for _, change := range r.Changes {

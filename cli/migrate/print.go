@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"sigs.k8s.io/yaml"
 
@@ -74,14 +75,39 @@ func without(m, defaults map[string]any) map[string]any {
 	return out
 }
 
+// width is the width of the report in columns. Policies, files and commands are not wrapped.
+const width = 80
+
+// item writes text in lines of at most [width] columns. The first line begins with head, the
+// others are indented like it. command follows on a line of its own.
+func item(b *strings.Builder, head, text, command string) {
+	indent := strings.Repeat(" ", len(head))
+	line := head
+	for i, word := range strings.Fields(oneLine(text)) {
+		switch {
+		case i == 0:
+			line += word
+		case utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) > width:
+			b.WriteString(line + "\n")
+			line = indent + word
+		default:
+			line += " " + word
+		}
+	}
+	b.WriteString(line + "\n")
+	if command != "" {
+		b.WriteString(indent + "  " + oneLine(command) + "\n")
+	}
+}
+
 // Text returns the whole report: the policies, the host's file, what became of each setting,
 // what is on the Nodes, and the steps.
 func (r *Result) Text() (string, error) {
 	var b strings.Builder
 	section := func(title string) { fmt.Fprintf(&b, "\n== %s ==\n", title) }
-	fmt.Fprintf(&b, "From %s to lockkeeper. Nothing was changed.\n", r.Tool)
+	item(&b, "", fmt.Sprintf("From %s to lockkeeper. Nothing was changed.", r.Tool), "")
 	if len(r.Policies) == 0 {
-		fmt.Fprintf(&b, "No workload of %s was found, so that there are no settings to carry over.\n", r.Tool)
+		item(&b, "", fmt.Sprintf("No workload of %s was found, so there are no settings to carry over.", r.Tool), "")
 	}
 	for i := range r.Policies {
 		text, err := r.Policies[i].YAML()
@@ -96,46 +122,56 @@ func (r *Result) Text() (string, error) {
 		b.WriteString(r.HostFile)
 	}
 	for _, outcome := range []Outcome{Decide, NotCarried, Carried} {
-		of := slices.DeleteFunc(slices.Clone(r.Notes), func(n Note) bool { return n.Outcome != outcome })
-		if len(of) == 0 {
-			continue
-		}
-		section(strings.ToUpper(string(outcome[:1])) + string(outcome[1:]))
-		for _, n := range of {
-			fmt.Fprintf(&b, "- %s: %s\n", oneLine(n.Setting), oneLine(n.Text))
-		}
+		list(&b, strings.ToUpper(string(outcome[:1]))+string(outcome[1:]), r.notes(outcome))
 	}
-	list := func(title string, lines []string) {
-		if len(lines) == 0 {
-			return
-		}
-		section(title)
-		for _, line := range lines[:min(len(lines), maxLines)] {
-			fmt.Fprintf(&b, "- %s\n", oneLine(line))
-		}
-		if more := len(lines) - maxLines; more > 0 {
-			fmt.Fprintf(&b, "- and %d more\n", more)
-		}
+	list(&b, string(r.Tool)+" is active: --apply refuses", r.Active)
+	var changes []Todo
+	for i := range r.Changes {
+		changes = append(changes, Todo{r.Changes[i].String(), ""})
 	}
-	list(string(r.Tool)+" is active, so that --apply refuses", r.Active)
-	list("What --apply changes", r.ChangeLines())
-	list("Left to you", r.Left)
+	list(&b, "What --apply changes", changes)
+	list(&b, "Left to you", r.Left)
 	section("Steps")
-	for i, step := range r.Steps() {
-		fmt.Fprintf(&b, "%d. %s\n", i+1, step)
+	for i, step := range r.steps() {
+		item(&b, fmt.Sprintf("%d. ", i+1), step.Text, step.Command)
 	}
 	return b.String(), nil
 }
 
-// maxLines bounds the lines of a list about nodes.
-const maxLines = 50
-
-// ChangeLines says what `--apply` changes, one line for each Node.
-func (r *Result) ChangeLines() (lines []string) {
-	for i := range r.Changes {
-		lines = append(lines, r.Changes[i].String())
+// notes returns the notes with this outcome. Settings with the same text are in one item.
+func (r *Result) notes(outcome Outcome) (items []Todo) {
+	var texts []string
+	settings := map[string][]string{}
+	for _, n := range r.Notes {
+		if n.Outcome != outcome {
+			continue
+		}
+		if !slices.Contains(texts, n.Text) {
+			texts = append(texts, n.Text)
+		}
+		settings[n.Text] = append(settings[n.Text], n.Setting)
 	}
-	return lines
+	for _, text := range texts {
+		items = append(items, Todo{strings.Join(settings[text], ", ") + ": " + text, ""})
+	}
+	return items
+}
+
+// maxLines bounds the items of a list.
+const maxLines = 100
+
+// list writes a section, unless it is empty.
+func list(b *strings.Builder, title string, items []Todo) {
+	if len(items) == 0 {
+		return
+	}
+	fmt.Fprintf(b, "\n== %s ==\n", title)
+	for _, t := range items[:min(len(items), maxLines)] {
+		item(b, "- ", t.Text, t.Command)
+	}
+	if more := len(items) - maxLines; more > 0 {
+		fmt.Fprintf(b, "- and %d more\n", more)
+	}
 }
 
 // ChangedNodes returns the names of the nodes that `--apply` changes.
@@ -146,30 +182,32 @@ func (r *Result) ChangedNodes() (names []string) {
 	return names
 }
 
-// Steps returns the steps of the change, in order.
-func (r *Result) Steps() []string {
+// steps returns the steps of the change, in order.
+func (r *Result) steps() []Todo {
+	page := "docs/from-" + string(r.Tool) + ".md"
 	command := "lockkeeper migrate --from " + string(r.Tool)
-	manifests := "Install the cluster's part: lockkeeper manifests | kubectl apply -f -"
-	policies := "Read the policies, and apply them: " + command + " -o yaml | kubectl apply -f -"
-	hosts := "Install the package on each host, with this host file: " + command + " -o toml. lockkeeper starts to roll nodes as soon as a coordinator leads."
+	manifests := Todo{"Install the cluster's part:", "lockkeeper manifests | kubectl apply -f -"}
+	hosts := Todo{"Install the package on each host, with this host's file (docs/install.md). lockkeeper begins to roll nodes when a coordinator leads:", command + " -o toml >/etc/lockkeeper/lockkeeper.toml"}
+	back := Todo{"To go back, see " + page + ".", ""}
 	if r.Tool == Locksmith {
-		return []string{
-			manifests, policies + " (once; they are the same for all hosts)",
-			"On each host: stop locksmith, so that there are never two masters: systemctl mask --now locksmithd",
-			hosts,
-			"To go back: remove lockkeeper from the host (docs/install.md), then systemctl unmask locksmithd && systemctl start locksmithd",
+		return []Todo{
+			manifests,
+			{"Read the policy, and apply it once for all hosts:", command + " -o yaml | kubectl apply -f -"},
+			{"On each host, stop locksmith, so that two reboot managers never act at once:", "systemctl mask --now locksmithd"},
+			hosts, back,
 		}
 	}
-	stop := map[Tool]string{
-		FLUO:  "Wait until no node has reboot-ok=true, and stop FLUO: scale its Deployment to 0, and give its DaemonSet a nodeSelector that no node has, or delete both.",
-		Kured: "Wait until no node holds kured's lock, and stop kured: give its DaemonSet a nodeSelector that no node has, or delete it.",
-	}[r.Tool]
-	return []string{
-		"Save this report and the policies while the workloads exist: " + command + " -o yaml >policies.yaml",
+	stop := Todo{"Wait until no node holds kured's lock. Then stop kured: give its DaemonSet a nodeSelector that matches no node, or delete it.", ""}
+	if r.Tool == FLUO {
+		stop.Text = "Wait until no node has reboot-ok=true. Then stop FLUO: scale its Deployment to 0 and give its DaemonSet a nodeSelector that matches no node, or delete both."
+	}
+	return []Todo{
+		{"Save the policies while the workloads exist, and read them:", command + " -o yaml >policies.yaml"},
 		manifests, stop,
-		"Carry over paused nodes, and remove what is left on the Nodes: " + command + " --apply",
-		policies, hosts,
-		"Delete what is listed under \"Left to you\", when you are sure that you will not go back.",
-		"To go back: remove lockkeeper (docs/install.md), and start the workloads of the other tool again. It sets its own keys again.",
+		{"Carry over paused nodes and remove what is left on the Nodes:", command + " --apply"},
+		{"Apply the policies:", "kubectl apply -f policies.yaml"},
+		hosts,
+		{"When you are sure that you will not go back, delete what is left to you.", ""},
+		back,
 	}
 }

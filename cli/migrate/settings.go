@@ -251,18 +251,16 @@ func (d *draft) use(all []given) {
 		case g.unread != "":
 			shown = g.from
 		}
-		note := Note{shown, Carried, g.setting.How}
+		note := Note{shown, Carried, g.setting.Becomes + ": " + g.setting.How}
+		if g.setting.Becomes == "" {
+			note.Outcome, note.Text = NotCarried, g.setting.How
+		}
 		switch {
 		case g.unread != "" && g.setting.restricts:
 			note.Outcome, note.Text = Decide, g.unread
 		case g.unread != "" && g.setting.Becomes != "":
 			note.Outcome, note.Text = NotCarried, g.unread
-		case g.unread != "":
-			note.Outcome = NotCarried
-		case g.setting.use == nil:
-			if g.setting.Becomes == "" {
-				note.Outcome = NotCarried
-			}
+		case g.unread != "", g.setting.use == nil:
 		default:
 			text, err := g.setting.use(d, g.values)
 			switch {
@@ -271,7 +269,7 @@ func (d *draft) use(all []given) {
 			case err != nil:
 				note.Outcome, note.Text = NotCarried, cut(err.Error(), maxText)
 			case text != "":
-				note.Text = text
+				note.Outcome, note.Text = Carried, text
 			}
 		}
 		d.note(note)
