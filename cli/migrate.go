@@ -93,7 +93,7 @@ func migrationText(tool migrate.Tool, in *migrate.Input, output string) (string,
 	case output == "text":
 		return r.Text()
 	case len(r.Policies) == 0:
-		return "", fmt.Errorf("no workload of %s was found, so that there are no settings to carry over", tool)
+		return "", fmt.Errorf("no workload of %s was found, so there are no settings to carry over", tool)
 	}
 	var all []string
 	for i := range r.Policies {
