@@ -78,6 +78,8 @@ type CrashOptions struct {
 	ComesUpUpdated bool
 	// StayDown keeps the host down until [Host.PowerOn].
 	StayDown bool
+	// WithoutLockkeeper leaves lockkeeper down in the next boot.
+	WithoutLockkeeper bool
 	// DownTime overrides the option of the same name.
 	DownTime time.Duration
 }
@@ -89,7 +91,7 @@ func (h *Host) Crash(o CrashOptions) error {
 	h.mu.Lock()
 	b, boots := h.boot, h.boots
 	if b != nil && !h.closing {
-		h.next = NextBoot{Rollback: !o.ComesUpUpdated, StayDown: o.StayDown, DownTime: o.DownTime}
+		h.next = NextBoot{Rollback: !o.ComesUpUpdated, StayDown: o.StayDown, WithoutLockkeeper: o.WithoutLockkeeper, DownTime: o.DownTime}
 	}
 	closing := h.closing
 	h.mu.Unlock()

@@ -26,6 +26,41 @@ const (
 
 // changes of files and units.
 var changes = map[string]func(*scene){
+	// A diskless host boots with an empty /var each time. It takes one turn for each update, none for a file that changed before the
+	// boot, and one for a file that changes after it. It crashes while it applies that: the boot has applied it.
+	"diskless": func(s *scene) {
+		s.policy("rollout: {settle: 0s}")
+		h := s.hosts(1)[0]
+		// boots returns when lockkeeper runs on an empty /var in the boot of that number.
+		boots := func(number int) {
+			s.Must(h.WaitBoots(s.soon(), number))
+			s.Must(os.RemoveAll(filepath.Join(h.Root(), "var")))
+			s.Must(h.StartLockkeeper())
+		}
+		for i, version := range []string{newVersion, "4.3.0"} {
+			h.SetNextBoot(simhost.NextBoot{WithoutLockkeeper: true})
+			s.Must(h.WriteFile(appConf, version))
+			s.Referee.WantMade(h.Name())
+			s.Must(h.StageUpdate(version))
+			boots(i + 2)
+			s.over(h, i+1)
+			s.idle(h)
+		}
+		s.Must(h.WriteFile(appConf, "after the boot"))
+		const rolled = "Done: draining rebooting uncordoning"
+		s.ended(h, rolled, rolled, "Done: applying")
+		s.did(h, 2, appRestart)
+
+		h.Units().HoldJobs()
+		s.Must(h.WriteFile(appConf, "before a crash"))
+		s.commits(h, v1alpha1.StateApplying)
+		s.ordered(h, appRestart, appRestart)
+		s.Must(h.Crash(simhost.CrashOptions{WithoutLockkeeper: true}))
+		boots(4)
+		s.idle(h)
+		s.ended(h, rolled, rolled, "Done: applying", "Done: applying")
+	},
+
 	// The file's content changes, and then its mode. Nothing on the node notices: it is not cordoned, and its pod stays.
 	"file-restarts-unit": func(s *scene) {
 		s.policy("rollout: {settle: 0s}")
