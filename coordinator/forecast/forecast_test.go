@@ -129,7 +129,7 @@ func TestNodesAreJudgedAsIfAlone(t *testing.T) {
 				if h.Drains = true; !slices.Contains(h.Changes, asked[0]) {
 					h.Changes = append(slices.Clone(h.Changes), asked...)
 				}
-				by.Nodes[i].Wants, by.Nodes[i].Host = v1alpha1.WantsReboot, &h
+				by.Nodes[i].Wants, by.Nodes[i].Host, by.Nodes[i].Request = v1alpha1.WantsReboot, &h, &v1alpha1.Request{Action: "reboot"}
 				out := rollout.Decide(by)
 				if v := verdictOf(&out, n.Name); v.Held != g.Held || (g.Outcome == Goes) != (v.Move != nil && v.Move.Disturbs()) {
 					t.Fatalf("seed %d, %s: %s %s, and decided was %+v", seed, n.Name, g.Outcome, g.Held, v)

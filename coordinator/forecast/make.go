@@ -200,6 +200,9 @@ func (s *subject) notes(asked []v1alpha1.Change) {
 func (s *subject) with() turn.Node {
 	n := *s.Node
 	n.Wants = s.plan.Wants
+	if n.Request == nil && v1alpha1.Has(s.plan.Changes(), v1alpha1.SourceRequest) {
+		n.Request = &v1alpha1.Request{Action: "reboot"}
+	}
 	if n.Host == nil {
 		return n
 	}

@@ -94,6 +94,8 @@ func (d *decision) eligible() []*entry {
 		}
 		switch {
 		case !n.Wants.Something():
+		case requestGone(n):
+			e.verdict.Detail = "waits for its host to report that the request is gone"
 		case e.match.Reason != "":
 			d.hold(n, e.match.Reason, e.match.Detail)
 		default:

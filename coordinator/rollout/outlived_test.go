@@ -41,7 +41,7 @@ func TestOutlivedIsNotGranted(t *testing.T) {
 		}
 
 		*n = turn.Node{Name: n.Name, UID: n.UID, ResourceVersion: "2", Created: n.Created, BootID: n.BootID, Ready: true, Keys: v1alpha1.Keys{
-			State: v1alpha1.StateIdle, Wants: n.Wants, Host: n.Host, Last: end.Last}}
+			State: v1alpha1.StateIdle, Wants: n.Wants, Host: n.Host, Last: end.Last, Request: aRequest("again", false)}}
 		n.Last.End = n.Last.End.Add(-time.Hour)
 		n.Host.Changes = slices.Clone(n.Last.Changes)
 		detail := map[string]string{"StillWanted": "StillWanted: File /etc/a@2", "ApplyFailed": "ApplyFailed"}[reason]

@@ -11,6 +11,13 @@ func requestedNow(n *turn.Node) bool {
 	return n.Request != nil && n.Request.Now && n.HostReported() && v1alpha1.Has(n.Host.Changes, v1alpha1.SourceRequest)
 }
 
+// requestGone reports whether the host's plan has a request that is not on the Node: the turn
+// that carried it out is over, or an admin has withdrawn it, and the host has not reported
+// since. Without this check, such a node would have another turn at once where nothing settles.
+func requestGone(n *turn.Node) bool {
+	return n.Request == nil && v1alpha1.Has(n.Host.Changes, v1alpha1.SourceRequest)
+}
+
 // skipsWaits reports whether the node's turn begins although its policy's nodes wait; see
 // [waits]. A restored store is not a wait of the policy's: for the settle time after it,
 // lockkeeper does not know which nodes rebooted lately.

@@ -295,6 +295,9 @@ func (w twin) ready(n *turn.Node) bool {
 	if !speaks(n) || !n.Wants.Something() || !n.Host.Managed || n.Host.Veto != "" || n.Host.Protocol > 1 || !n.Ready {
 		return false
 	}
+	if n.Request == nil && slices.Contains(n.Host.Changes, requested) {
+		return false // it is carried out
+	}
 	// "Nothing is written that cannot be read back."
 	if len(v1alpha1.FormatRecord(n.Host.Changes)) > 28<<10 {
 		return false

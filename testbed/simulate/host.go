@@ -112,6 +112,9 @@ func (s *sim) stage(h *host) {
 		staged := func() {
 			h.changes = slices.DeleteFunc(h.changes, func(o v1alpha1.Change) bool { return o.Source == change.Source && o.Name == change.Name })
 			h.changes = append(h.changes, change)
+			if change.Source == v1alpha1.SourceRequest {
+				h.node.Request = &v1alpha1.Request{Action: "reboot"}
+			}
 			h.replan()
 			h.wanted = h.wanted || h.plan.Wants.Something()
 			s.see(h)
