@@ -73,20 +73,24 @@ func TestOperationsAsWritten(t *testing.T) {
 	in := operations(t)
 	in.next("Operations")
 
-	in.next("Stop everything")
+	in.says(in.next("Stop everything"), 1, "The emergency stop is set")
+	in.next("Stop everything") // with kubectl
 	for _, h := range in.hosts {
 		must(t, h.StageUpdate(staged))
 	}
 	in.until("to be stopped", soon, func(_ *simhost.Host, n *corev1.Node) bool { return n.Labels[v1alpha1.LabelHeld] == "Stopped" })
 	in.says(in.next("Stop everything"), 1, "EMERGENCY STOP: power failure in row 3")
+	in.says(in.next("Stop everything"), 1, "The emergency stop is lifted")
 	in.next("Stop everything")
 	in.until("to be updated", rolled, func(h *simhost.Host, n *corev1.Node) bool {
 		return h.Version() == staged && state(v1alpha1.StateIdle)(n) && n.Labels[v1alpha1.LabelWants] == "nothing"
 	})
 
-	in.next("Pause a node")
+	in.says(in.next("Pause a node"), 1, "node-3: paused; it gets no turn, until ")
 	in.node("to be paused", state(v1alpha1.StatePaused))
+	in.next("Pause a node")
 	in.says(in.next("Pause a node"), 1, " paused ")
+	in.says(in.next("Pause a node"), 1, "node-3: resumed.")
 	in.next("Pause a node")
 	in.node("to be resumed", state(v1alpha1.StateIdle))
 
@@ -104,29 +108,49 @@ func TestOperationsAsWritten(t *testing.T) {
 	in.next("Pause a policy")
 	paused(false)
 
+	in.says(in.next("Detach a node"), 1, "node-3: detached; ")
 	in.next("Detach a node")
 	in.says(in.next("Detach a node"), 1, "node/node-3 condition met", " Detached")
 	in.node("to be released", released(v1alpha1.ReasonDetached))
+	in.says(in.next("Detach a node"), 1, "node-3: attached; ")
 	in.next("Detach a node")
 	in.node("to be back", state(v1alpha1.StateIdle))
 
+	in.says(in.next("Stop managing a node"), 1, "node-3: no longer managed; ")
 	in.next("Stop managing a node")
 	in.node("to be released", released(v1alpha1.ReasonUnmanaged))
 	in.says(in.next("Stop managing a node"), 1, " false ", " Unmanaged")
+	in.says(in.next("Stop managing a node"), 1, "node-3: managed, ")
 	in.next("Stop managing a node")
 	in.node("to be back", state(v1alpha1.StateIdle))
 
-	boots := in.hosts[2].Boots()
+	node3 := in.hosts[2]
+	boots := node3.Boots()
+	in.says(in.next("Request a reboot"), 1, "node-3: a reboot is requested; ")
 	in.next("Request a reboot")
 	in.node("to have rebooted", func(n *corev1.Node) bool {
-		return in.hosts[2].Boots() == boots+1 && state(v1alpha1.StateIdle)(n) && n.Annotations[v1alpha1.AnnotationRequest] == ""
+		return node3.Boots() > boots && state(v1alpha1.StateIdle)(n) && n.Annotations[v1alpha1.AnnotationRequest] == ""
 	})
 	in.next("Request a reboot")
 
-	in.next("Continue after a failure")
-	in.node("to have its last turn cleared", func(n *corev1.Node) bool {
-		last, err := v1alpha1.ParseLast(n.Annotations[v1alpha1.AnnotationLast])
-		return err == nil && last != nil && n.Annotations[v1alpha1.AnnotationRetry] == last.Turn
+	const next = "4.3.0"
+	failure := "Continue after a failure"
+	node3.SetNextBoot(simhost.NextBoot{Rollback: true})
+	must(t, node3.StageUpdate(next))
+	var last *v1alpha1.Last
+	in.node("to have failed", func(n *corev1.Node) bool {
+		var err error
+		last, err = v1alpha1.ParseLast(n.Annotations[v1alpha1.AnnotationLast])
+		return err == nil && last != nil && last.Result == v1alpha1.ResultFailed && state(v1alpha1.StateIdle)(n)
+	})
+	must(t, node3.StageUpdate(next)) // the host has forgotten it with the rollback
+	in.node("to be held", func(n *corev1.Node) bool { return n.Labels[v1alpha1.LabelHeld] == "Failed" })
+	in.says(in.next(failure), 1, "node-3: turn "+last.Turn+", which ended as Failed")
+	in.node("to have its failed turn cleared", func(n *corev1.Node) bool { return n.Annotations[v1alpha1.AnnotationRetry] == last.Turn })
+	in.next(failure)
+	in.node("to name a turn", func(n *corev1.Node) bool { return v1alpha1.ValidateID(n.Annotations[v1alpha1.AnnotationRetry]) == nil })
+	in.node("to be updated after the retry", func(n *corev1.Node) bool {
+		return node3.Version() == next && state(v1alpha1.StateIdle)(n) && n.Labels[v1alpha1.LabelWants] == "nothing"
 	})
 
 	const example = "Example: two owners hand a node over"
