@@ -164,7 +164,9 @@ func TestOperationsAsWritten(t *testing.T) {
 	in.node("to be schedulable", func(n *corev1.Node) bool { return !n.Spec.Unschedulable })
 
 	before := in.pids()
-	in.says(in.next("Upgrade lockkeeper"), 1, "lease.coordination.k8s.io/lockkeeper unchanged")
+	leader := in.holder("to be a coordinator", somebody)
+	in.next("Upgrade lockkeeper")
+	in.holder("to be the same coordinator", func(holder string) bool { return holder == leader })
 	in.next("Upgrade lockkeeper")
 	for name, pid := range in.pids() {
 		if pid == before[name] || pid == 0 {
