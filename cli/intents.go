@@ -61,26 +61,26 @@ func intentCommand(i *cluster.Intent) *urfave.Command {
 	if i.Cluster {
 		cmd.Flags = append(cmd.Flags, &urfave.BoolFlag{Name: "cluster", Usage: "the emergency stop of the whole cluster", DisableDefaultText: true})
 	}
-	if i.Reason {
+	if i.HasReason {
 		usage := "why, a `TEXT`"
 		if i.NeedsReason {
 			usage += "; required for more than one node"
 		}
 		cmd.Flags = append(cmd.Flags, &urfave.StringFlag{Name: "reason", Usage: usage})
 	}
-	if i.Until {
+	if i.HasUntil {
 		cmd.Flags = append(cmd.Flags, &urfave.StringFlag{Name: "until", Usage: "when it ends by itself, a `TIME` in RFC 3339 or a duration such as 2h"})
 	}
 	if i.Now != nil {
 		cmd.Flags = append(cmd.Flags, &urfave.BoolFlag{Name: "now", Usage: "do not wait for windows, gates and settle", DisableDefaultText: true})
 	}
-	if i.Force {
+	if i.HasForce {
 		cmd.Flags = append(cmd.Flags, &urfave.BoolFlag{Name: "force", Usage: "release the node at once", DisableDefaultText: true})
 	}
 	cmd.Flags = append(cmd.Flags, dryRunFlag(), &urfave.BoolFlag{Name: "yes", Usage: "change several nodes without asking", DisableDefaultText: true})
 	cmd.Flags = append(cmd.Flags, ConnectionFlags()...)
 	cmd.Action = func(c *urfave.Context) error {
-		o, err := order(c, i)
+		o, err := options(c, i)
 		if err != nil {
 			return err
 		}
@@ -88,14 +88,14 @@ func intentCommand(i *cluster.Intent) *urfave.Command {
 		if err != nil {
 			return err
 		}
-		return s.Do(c.Context, o)
+		return s.Apply(c.Context, o)
 	}
 	return cmd
 }
 
-// order reads the flags and arguments of a command.
-func order(c *urfave.Context, i *cluster.Intent) (cluster.Order, error) {
-	o := cluster.Order{
+// options reads the flags and arguments of a command.
+func options(c *urfave.Context, i *cluster.Intent) (cluster.Options, error) {
+	o := cluster.Options{
 		Intent: i, Names: c.Args().Slice(), Policy: c.String("policy"), Stop: c.Bool("cluster"),
 		Reason: c.String("reason"), Until: c.String("until"), Force: c.Bool("force"), DryRun: c.Bool("dry-run"),
 		Printer: printer(c),

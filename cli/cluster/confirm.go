@@ -18,7 +18,7 @@ func (s *Source) Confirm(ctx context.Context, name, hook string, dryRun bool, p 
 	if err := v1alpha1.ValidateHookName(hook); err != nil {
 		return err
 	}
-	o := Order{Intent: &Intent{Command: "confirm", Verb: "confirm"}, Names: []string{name}, DryRun: dryRun, Printer: p}
+	o := Options{Intent: &Intent{Command: "confirm", Verb: "confirm"}, Names: []string{name}, DryRun: dryRun, Printer: p}
 	nodes, err := s.nodes(ctx, o)
 	if err != nil {
 		return o.needs(err)

@@ -21,9 +21,9 @@ type Intent struct {
 	// nodes.lockkeeper.dev that changing it needs.
 	Key, Verb string
 	Label     bool
-	// Reason, Until and Force report which members the payload can have. NeedsReason requires a
-	// reason for more than one node.
-	Reason, Until, Force, NeedsReason bool
+	// HasReason, HasUntil and HasForce report which members the payload can have. NeedsReason
+	// requires a reason for more than one node.
+	HasReason, HasUntil, HasForce, NeedsReason bool
 	// Cluster reports whether the command can change the emergency stop.
 	Cluster bool
 	// Now is what --now does instead; nil if the command does not have --now.
@@ -51,7 +51,7 @@ type edit struct {
 // Intents are the commands in the order of the help.
 var Intents = []Intent{
 	{
-		Command: "pause", Undo: "resume", Key: v1alpha1.AnnotationPaused, Verb: "pause", Cluster: true, Reason: true, Until: true, NeedsReason: true,
+		Command: "pause", Undo: "resume", Key: v1alpha1.AnnotationPaused, Verb: "pause", Cluster: true, HasReason: true, HasUntil: true, NeedsReason: true,
 		edit: payload("already paused", func(n *turn.Node) *v1alpha1.Intent { return n.Paused }, func(n *turn.Node, _ bool) string {
 			if n.InTurn() {
 				return fmt.Sprintf("paused in %s; its turn goes no further and keeps its slot", n.State)
@@ -64,7 +64,7 @@ var Intents = []Intent{
 		edit: remove("resumed", "not paused", func(n *turn.Node) *v1alpha1.Intent { return n.Paused }),
 	},
 	{
-		Command: "detach", Undo: "attach", Key: v1alpha1.AnnotationDetached, Verb: "detach", Reason: true, Until: true, NeedsReason: true, Force: true,
+		Command: "detach", Undo: "attach", Key: v1alpha1.AnnotationDetached, Verb: "detach", HasReason: true, HasUntil: true, NeedsReason: true, HasForce: true,
 		edit: payload("already detached", func(n *turn.Node) *v1alpha1.Intent { return n.Detached }, func(n *turn.Node, force bool) string {
 			switch {
 			case force:
@@ -82,8 +82,8 @@ var Intents = []Intent{
 	{Command: "manage", Key: v1alpha1.LabelManaged, Label: true, Verb: "manage", edit: managed(true)},
 	{Command: "unmanage", Key: v1alpha1.LabelManaged, Label: true, Verb: "manage", edit: managed(false)},
 	{
-		Command: "request", Key: v1alpha1.AnnotationRequest, Verb: "request", Reason: true, edit: request(false),
-		Now: &Intent{Command: "request", Key: v1alpha1.AnnotationRequestNow, Verb: "request-now", Reason: true, edit: request(true)},
+		Command: "request", Key: v1alpha1.AnnotationRequest, Verb: "request", HasReason: true, edit: request(false),
+		Now: &Intent{Command: "request", Key: v1alpha1.AnnotationRequestNow, Verb: "request-now", HasReason: true, edit: request(true)},
 	},
 	{
 		Command: "retry", Key: v1alpha1.AnnotationRetry, Verb: "retry", NamesOnly: true,

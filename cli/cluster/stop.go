@@ -17,7 +17,7 @@ import (
 )
 
 // stop sets the emergency stop, an annotation on the Lease with a reason as its value, or lifts it.
-func (s *Source) stop(ctx context.Context, o Order) error {
+func (s *Source) stop(ctx context.Context, o Options) error {
 	l, err := s.lease(ctx)
 	if err != nil {
 		return s.needsLease(o.Command, err)
@@ -64,7 +64,7 @@ func (s *Source) stop(ctx context.Context, o Order) error {
 }
 
 // kubectlLease returns the kubectl command that sets the stop to a value; nil lifts it.
-func (s *Source) kubectlLease(o Order, value *string) string {
+func (s *Source) kubectlLease(o Options, value *string) string {
 	return fmt.Sprintf("kubectl%s annotate lease -n %s %s %s", o.Kubectl, s.Namespace, s.LeaseName, assignment(v1alpha1.AnnotationStop, value))
 }
 

@@ -44,7 +44,7 @@ func TestEmergencyStop(t *testing.T) {
 		{"resume", "", "The emergency stop is lifted. It was \"storage (by ann)\".\n" + kubectl + "lockkeeper.dev/paused-\n" +
 			"To undo: kubectl annotate lease -n lockkeeper lockkeeper --overwrite 'lockkeeper.dev/paused=storage (by ann)'\n", "-", 3},
 	} {
-		out, errOut, err := do(t, s, step.command, Order{Stop: true, Reason: step.reason})
+		out, errOut, err := do(t, s, step.command, Options{Stop: true, Reason: step.reason})
 		if err != nil || out != step.want || errOut != "" {
 			t.Errorf("step %d: %s%s%v\nexpected\n%s", i, out, errOut, err, step.want)
 		}
@@ -65,17 +65,17 @@ func TestEmergencyStop(t *testing.T) {
 func TestEmergencyStopErrors(t *testing.T) {
 	s, _, _ := faulty(t, nil)
 	for _, command := range []string{"pause", "resume"} {
-		if _, _, err := do(t, s, command, Order{Stop: true}); err == nil || !strings.HasPrefix(err.Error(), "lease lockkeeper/lockkeeper does not exist") {
+		if _, _, err := do(t, s, command, Options{Stop: true}); err == nil || !strings.HasPrefix(err.Error(), "lease lockkeeper/lockkeeper does not exist") {
 			t.Errorf("%s: %v", command, err)
 		}
 	}
-	if _, _, err := do(t, s, "pause", Order{Stop: true, Reason: strings.Repeat("x", MaxReason+1)}); err == nil {
+	if _, _, err := do(t, s, "pause", Options{Stop: true, Reason: strings.Repeat("x", MaxReason+1)}); err == nil {
 		t.Error("a reason without a bound")
 	}
 	forbidden := apierrors.NewForbidden(schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}, "lockkeeper", errors.New("no"))
 	s, client, _ := faulty(t, []error{forbidden}, testLease())
 	const needs = "; `lockkeeper pause --cluster` requires permission to get and patch Lease lockkeeper in namespace lockkeeper"
-	if out, _, err := do(t, s, "pause", Order{Stop: true}); out != "" || !strings.HasSuffix(fmt.Sprint(err), needs) {
+	if out, _, err := do(t, s, "pause", Options{Stop: true}); out != "" || !strings.HasSuffix(fmt.Sprint(err), needs) {
 		t.Errorf("%q, %v", out, err)
 	}
 	client.PrependReactor("patch", "leases", func(a clienttesting.Action) (bool, runtime.Object, error) {
@@ -85,7 +85,7 @@ func TestEmergencyStopErrors(t *testing.T) {
 		return true, testLease(), nil
 	})
 	const dry = "Dry run, nothing is changed. Without --dry-run:\nThe emergency stop is set: \"x (by ann)\"\n"
-	if out, _, err := do(t, s, "pause", Order{Stop: true, Reason: "x", DryRun: true}); err != nil || !strings.HasPrefix(out, dry) || strings.Contains(out, "To undo") {
+	if out, _, err := do(t, s, "pause", Options{Stop: true, Reason: "x", DryRun: true}); err != nil || !strings.HasPrefix(out, dry) || strings.Contains(out, "To undo") {
 		t.Errorf("%s%v", out, err)
 	}
 }

@@ -23,10 +23,10 @@ import (
 	"lockkeeper.dev/lockkeeper/policy"
 )
 
-// Order is an [Intent] command as a user gave it.
-type Order struct {
+// Options is an [Intent] command as a user gave it.
+type Options struct {
 	*Intent
-	// Names, Selector, Policy and Cluster say what to change; exactly one is set. Policy selects
+	// Names, Selector, Policy and Stop say what to change; exactly one is set. Policy selects
 	// the nodes whose rollout this policy decides.
 	Names    []string
 	Selector labels.Selector
@@ -59,11 +59,11 @@ func ParseUntil(text string, now time.Time) (time.Time, error) {
 	return end.UTC().Truncate(time.Second), nil
 }
 
-// Do carries out an order and prints what it did: a line for each node, the kubectl commands that
+// Apply carries out a command and prints what it did: a line for each node, the kubectl commands that
 // do the same, and the commands that undo it. A node that cannot be changed does not keep the
 // others from being changed, unless the API server does not answer. The error says how many
 // nodes were not changed.
-func (s *Source) Do(ctx context.Context, o Order) error {
+func (s *Source) Apply(ctx context.Context, o Options) error {
 	if len(o.Reason) > MaxReason {
 		return fmt.Errorf("the reason has %d bytes, expected at most %d", len(o.Reason), MaxReason)
 	}
@@ -94,7 +94,7 @@ func (s *Source) Do(ctx context.Context, o Order) error {
 			return err
 		}
 	}
-	if o.Intent.Reason {
+	if o.HasReason {
 		p.By = s.user(ctx, o.Err)
 	}
 	return s.each(ctx, o, nodes, func(n *turn.Node) (edit, error) {
@@ -105,7 +105,7 @@ func (s *Source) Do(ctx context.Context, o Order) error {
 }
 
 // each edits the nodes one after the other.
-func (s *Source) each(ctx context.Context, o Order, nodes []*corev1.Node, decide func(*turn.Node) (edit, error)) error {
+func (s *Source) each(ctx context.Context, o Options, nodes []*corev1.Node, decide func(*turn.Node) (edit, error)) error {
 	if o.DryRun {
 		fmt.Fprintln(o.Out, "Dry run, nothing is changed. Without --dry-run:")
 	}
@@ -162,9 +162,9 @@ func notTried(n int) string {
 	return fmt.Sprintf("%d more nodes were not tried", n)
 }
 
-// nodes reads the nodes of an order, sorted by name unless the user named them. All of them
+// nodes reads the nodes that a command is about, sorted by name unless the user named them. All of them
 // exist.
-func (s *Source) nodes(ctx context.Context, o Order) ([]*corev1.Node, error) {
+func (s *Source) nodes(ctx context.Context, o Options) ([]*corev1.Node, error) {
 	var nodes []*corev1.Node
 	if len(o.Names) > 0 {
 		for i, name := range o.Names {
@@ -237,7 +237,7 @@ func (s *Source) user(ctx context.Context, errOut io.Writer) string {
 }
 
 // needs adds to a refusal what the command requires. The admission policy names the verb itself.
-func (o *Order) needs(err error) error {
+func (o *Options) needs(err error) error {
 	if !apierrors.IsForbidden(err) || strings.Contains(err.Error(), "needs the verb") {
 		return err
 	}

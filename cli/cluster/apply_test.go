@@ -42,14 +42,14 @@ func intent(t *testing.T, command string) *Intent {
 
 // do runs a command without a question and returns what it prints to standard output and to
 // standard error.
-func do(t *testing.T, s *Source, command string, o Order) (out, errOut string, err error) {
+func do(t *testing.T, s *Source, command string, o Options) (out, errOut string, err error) {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
 	o.Intent, o.Out, o.Err = intent(t, command), &stdout, &stderr
 	if o.Confirm == nil {
 		o.Confirm = func([]string) error { return nil }
 	}
-	err = s.Do(t.Context(), o)
+	err = s.Apply(t.Context(), o)
 	return stdout.String(), stderr.String(), err
 }
 
@@ -67,89 +67,89 @@ func TestIntents(t *testing.T) {
 	for _, tc := range []struct {
 		name, command string
 		node          func(*corev1.Node)
-		order         Order
+		options       Options
 		out, to       string
 	}{
-		{"pause", "pause", nil, Order{}, `n1: paused; it gets no turn.
+		{"pause", "pause", nil, Options{}, `n1: paused; it gets no turn.
 The same with kubectl: kubectl annotate node n1 --overwrite 'lockkeeper.dev/paused={"by":"ann"}'
 To undo: lockkeeper resume n1
 `, `{"by":"ann"}`},
-		{"pause in a turn", "pause", draining, Order{Reason: "it's odd"}, `n1: paused in draining; its turn goes no further and keeps its slot.
+		{"pause in a turn", "pause", draining, Options{Reason: "it's odd"}, `n1: paused in draining; its turn goes no further and keeps its slot.
 The same with kubectl: kubectl annotate node n1 --overwrite 'lockkeeper.dev/paused={"reason":"it'\''s odd","by":"ann"}'
 To undo: lockkeeper resume n1
 `, `{"reason":"it's odd","by":"ann"}`},
-		{"pause again", "pause", paused, Order{}, "n1: already paused by \"bob\": \"disks\", nothing changed.\n", `{"reason":"disks","by":"bob"}`},
-		{"pause again for the same reason", "pause", paused, Order{Reason: "disks"}, "n1: already paused by \"bob\": \"disks\", nothing changed.\n", `{"reason":"disks","by":"bob"}`},
-		{"pause again for another reason", "pause", paused, Order{Reason: "fans"}, `n1: paused; it gets no turn. It replaces "{\"reason\":\"disks\",\"by\":\"bob\"}".
+		{"pause again", "pause", paused, Options{}, "n1: already paused by \"bob\": \"disks\", nothing changed.\n", `{"reason":"disks","by":"bob"}`},
+		{"pause again for the same reason", "pause", paused, Options{Reason: "disks"}, "n1: already paused by \"bob\": \"disks\", nothing changed.\n", `{"reason":"disks","by":"bob"}`},
+		{"pause again for another reason", "pause", paused, Options{Reason: "fans"}, `n1: paused; it gets no turn. It replaces "{\"reason\":\"disks\",\"by\":\"bob\"}".
 The same with kubectl: kubectl annotate node n1 --overwrite 'lockkeeper.dev/paused={"reason":"fans","by":"ann"}'
 To undo: kubectl annotate node n1 --overwrite 'lockkeeper.dev/paused={"reason":"disks","by":"bob"}'
 `, `{"reason":"fans","by":"ann"}`},
-		{"resume", "resume", paused, Order{}, `n1: resumed.
+		{"resume", "resume", paused, Options{}, `n1: resumed.
 The same with kubectl: kubectl annotate node n1 lockkeeper.dev/paused-
 To undo: kubectl annotate node n1 --overwrite 'lockkeeper.dev/paused={"reason":"disks","by":"bob"}'
 `, "-"},
-		{"resume what another program wrote", "resume", annotation(v1alpha1.AnnotationPaused, "a\x1b[2J\nb'"), Order{}, `n1: resumed.
+		{"resume what another program wrote", "resume", annotation(v1alpha1.AnnotationPaused, "a\x1b[2J\nb'"), Options{}, `n1: resumed.
 The same with kubectl: kubectl annotate node n1 lockkeeper.dev/paused-
 To undo: kubectl annotate node n1 --overwrite $'lockkeeper.dev/paused=a\033[2J\012b\''
 `, "-"},
-		{"resume a node that is not paused", "resume", nil, Order{}, "n1: not paused, nothing changed.\n", "-"},
-		{"detach", "detach", nil, Order{Reason: "sold"}, `n1: detached; lockkeeper releases it.
+		{"resume a node that is not paused", "resume", nil, Options{}, "n1: not paused, nothing changed.\n", "-"},
+		{"detach", "detach", nil, Options{Reason: "sold"}, `n1: detached; lockkeeper releases it.
 The same with kubectl: kubectl annotate node n1 --overwrite 'lockkeeper.dev/detached={"reason":"sold","by":"ann"}'
 To undo: lockkeeper attach n1
 `, `{"reason":"sold","by":"ann"}`},
-		{"detach in a turn", "detach", draining, Order{}, `n1: detached; its turn in draining is backed out, or finished if a reboot or an apply is committed, and then lockkeeper releases it.
+		{"detach in a turn", "detach", draining, Options{}, `n1: detached; its turn in draining is backed out, or finished if a reboot or an apply is committed, and then lockkeeper releases it.
 The same with kubectl: kubectl annotate node n1 --overwrite 'lockkeeper.dev/detached={"by":"ann"}'
 To undo: lockkeeper attach n1
 `, `{"by":"ann"}`},
-		{"detach with force", "detach", all(draining, paused), Order{Force: true},
+		{"detach with force", "detach", all(draining, paused), Options{Force: true},
 			`n1: detached with force; lockkeeper releases it at once and leaves its cordon, unless a reboot or an apply is committed.
 The same with kubectl: kubectl annotate node n1 --overwrite 'lockkeeper.dev/detached={"by":"ann","force":true}'
 To undo: lockkeeper attach n1
 `, `{"by":"ann","force":true}`},
-		{"detach a paused node", "detach", paused, Order{}, `n1: detached, but paused; lockkeeper releases it when the pause ends.
+		{"detach a paused node", "detach", paused, Options{}, `n1: detached, but paused; lockkeeper releases it when the pause ends.
 The same with kubectl: kubectl annotate node n1 --overwrite 'lockkeeper.dev/detached={"by":"ann"}'
 To undo: lockkeeper attach n1
 `, `{"by":"ann"}`},
-		{"detach with force what is detached without", "detach", annotation(v1alpha1.AnnotationDetached, "sold"), Order{Force: true},
+		{"detach with force what is detached without", "detach", annotation(v1alpha1.AnnotationDetached, "sold"), Options{Force: true},
 			`n1: detached with force; lockkeeper releases it at once and leaves its cordon, unless a reboot or an apply is committed. It replaces "sold".
 The same with kubectl: kubectl annotate node n1 --overwrite 'lockkeeper.dev/detached={"by":"ann","force":true}'
 To undo: kubectl annotate node n1 --overwrite lockkeeper.dev/detached=sold
 `, `{"by":"ann","force":true}`},
-		{"attach", "attach", annotation(v1alpha1.AnnotationDetached, ""), Order{}, `n1: attached; lockkeeper starts over from what it finds there.
+		{"attach", "attach", annotation(v1alpha1.AnnotationDetached, ""), Options{}, `n1: attached; lockkeeper starts over from what it finds there.
 The same with kubectl: kubectl annotate node n1 lockkeeper.dev/detached-
 To undo: kubectl annotate node n1 --overwrite lockkeeper.dev/detached=
 `, "-"},
-		{"manage", "manage", nil, Order{}, `n1: managed, whatever managed_by_default in its host's file says.
+		{"manage", "manage", nil, Options{}, `n1: managed, whatever managed_by_default in its host's file says.
 The same with kubectl: kubectl label node n1 --overwrite lockkeeper.dev/managed=true
 To undo: kubectl label node n1 lockkeeper.dev/managed-
 `, "true"},
-		{"unmanage in a turn", "unmanage", all(draining, label(v1alpha1.LabelManaged, "true")), Order{},
+		{"unmanage in a turn", "unmanage", all(draining, label(v1alpha1.LabelManaged, "true")), Options{},
 			`n1: no longer managed; its turn in draining is backed out, or finished if a reboot or an apply is committed, and then lockkeeper releases it.
 The same with kubectl: kubectl label node n1 --overwrite lockkeeper.dev/managed=false
 To undo: kubectl label node n1 --overwrite lockkeeper.dev/managed=true
 `, "false"},
-		{"unmanage again", "unmanage", label(v1alpha1.LabelManaged, "false"), Order{}, "n1: already labeled lockkeeper.dev/managed=false, nothing changed.\n", "false"},
-		{"request", "request", nil, Order{Reason: "leak"}, `n1: a reboot is requested; it takes a turn like any other change.
+		{"unmanage again", "unmanage", label(v1alpha1.LabelManaged, "false"), Options{}, "n1: already labeled lockkeeper.dev/managed=false, nothing changed.\n", "false"},
+		{"request", "request", nil, Options{Reason: "leak"}, `n1: a reboot is requested; it takes a turn like any other change.
 The same with kubectl: kubectl annotate node n1 --overwrite 'lockkeeper.dev/request={"action":"reboot","reason":"leak","by":"ann"}'
 To undo: kubectl annotate node n1 lockkeeper.dev/request-
 `, `{"action":"reboot","reason":"leak","by":"ann"}`},
-		{"request again", "request", annotation(v1alpha1.AnnotationRequest, "reboot"), Order{}, "n1: a reboot is already requested, nothing changed.\n", "reboot"},
-		{"request now", "request --now", annotation(v1alpha1.AnnotationRequest, "reboot"), Order{},
+		{"request again", "request", annotation(v1alpha1.AnnotationRequest, "reboot"), Options{}, "n1: a reboot is already requested, nothing changed.\n", "reboot"},
+		{"request now", "request --now", annotation(v1alpha1.AnnotationRequest, "reboot"), Options{},
 			`n1: a reboot is requested; its turn does not wait for windows, gates or settle.
 The same with kubectl: kubectl annotate node n1 --overwrite 'lockkeeper.dev/request-now={"action":"reboot","by":"ann"}'
 To undo: kubectl annotate node n1 lockkeeper.dev/request-now-
 `, `{"action":"reboot","by":"ann"}`},
-		{"request what is requested now", "request", annotation(v1alpha1.AnnotationRequestNow, "reboot"), Order{}, "n1: a reboot is already requested, nothing changed.\n", "-"},
-		{"retry", "retry", failed, Order{}, `n1: turn t0, which ended as Failed (NotUpdated), is cleared; the node may get another turn.
+		{"request what is requested now", "request", annotation(v1alpha1.AnnotationRequestNow, "reboot"), Options{}, "n1: a reboot is already requested, nothing changed.\n", "-"},
+		{"retry", "retry", failed, Options{}, `n1: turn t0, which ended as Failed (NotUpdated), is cleared; the node may get another turn.
 The same with kubectl: kubectl annotate node n1 --overwrite lockkeeper.dev/retry=t0
 To undo: kubectl annotate node n1 lockkeeper.dev/retry-
 `, "t0"},
-		{"retry again", "retry", all(failed, annotation(v1alpha1.AnnotationRetry, "t0")), Order{}, "n1: turn t0 is already cleared, nothing changed.\n", "t0"},
-		{"with an end", "pause", nil, Order{Until: until, Printer: Printer{Kubectl: " --context prod", Own: " --context prod"}}, `n1: paused; it gets no turn, until 2126-11-23T10:00:00Z.
+		{"retry again", "retry", all(failed, annotation(v1alpha1.AnnotationRetry, "t0")), Options{}, "n1: turn t0 is already cleared, nothing changed.\n", "t0"},
+		{"with an end", "pause", nil, Options{Until: until, Printer: Printer{Kubectl: " --context prod", Own: " --context prod"}}, `n1: paused; it gets no turn, until 2126-11-23T10:00:00Z.
 The same with kubectl: kubectl --context prod annotate node n1 --overwrite 'lockkeeper.dev/paused={"by":"ann","until":"2126-11-23T10:00:00Z"}'
 To undo: lockkeeper resume --context prod n1
 `, `{"by":"ann","until":"2126-11-23T10:00:00Z"}`},
-		{"dry run", "pause", paused, Order{DryRun: true, Reason: "fans"}, `Dry run, nothing is changed. Without --dry-run:
+		{"dry run", "pause", paused, Options{DryRun: true, Reason: "fans"}, `Dry run, nothing is changed. Without --dry-run:
 n1: paused; it gets no turn. It replaces "{\"reason\":\"disks\",\"by\":\"bob\"}".
 The same with kubectl: kubectl annotate node n1 --overwrite 'lockkeeper.dev/paused={"reason":"fans","by":"ann"}'
 `, `{"reason":"disks","by":"bob"}`},
@@ -162,13 +162,13 @@ The same with kubectl: kubectl annotate node n1 --overwrite 'lockkeeper.dev/paus
 			s, client, _ := faulty(t, nil, n)
 			s.Skew = func() (time.Duration, bool) { return 100 * 365 * 24 * time.Hour, true } // the year of until
 			client.PrependReactor("patch", "nodes", func(a clienttesting.Action) (bool, runtime.Object, error) {
-				if dry := a.(clienttesting.PatchActionImpl).PatchOptions.DryRun; len(dry) > 0 != tc.order.DryRun {
+				if dry := a.(clienttesting.PatchActionImpl).PatchOptions.DryRun; len(dry) > 0 != tc.options.DryRun {
 					t.Errorf("dry run %q", dry)
 				}
-				return tc.order.DryRun, n, nil // the fake would store it
+				return tc.options.DryRun, n, nil // the fake would store it
 			})
-			tc.order.Names = []string{"n1"}
-			out, errOut, err := do(t, s, tc.command, tc.order)
+			tc.options.Names = []string{"n1"}
+			out, errOut, err := do(t, s, tc.command, tc.options)
 			if out != tc.out || errOut != "" || err != nil {
 				t.Errorf("printed\n%s%s%v\nexpected\n%s", out, errOut, err, tc.out)
 			}
@@ -218,14 +218,14 @@ func TestSeveralNodes(t *testing.T) {
 		return nil
 	}
 	const unreasoned = "pause of 3 nodes requires --reason; nothing was changed"
-	if _, _, err := do(t, s, "pause", Order{Selector: everything}); err == nil || err.Error() != unreasoned {
+	if _, _, err := do(t, s, "pause", Options{Selector: everything}); err == nil || err.Error() != unreasoned {
 		t.Errorf("%v, expected %s", err, unreasoned)
 	}
 	no := errors.New("no")
-	if out, _, err := do(t, s, "pause", Order{Selector: everything, Reason: "disks", Confirm: func([]string) error { return no }}); err != no || out != "" || *writes != 0 {
+	if out, _, err := do(t, s, "pause", Options{Selector: everything, Reason: "disks", Confirm: func([]string) error { return no }}); err != no || out != "" || *writes != 0 {
 		t.Errorf("refused, it printed %q, %v, and made %d writes", out, err, *writes)
 	}
-	out, errOut, err := do(t, s, "pause", Order{Selector: everything, Reason: "disks", Confirm: confirm})
+	out, errOut, err := do(t, s, "pause", Options{Selector: everything, Reason: "disks", Confirm: confirm})
 	const want = `n1: paused; it gets no turn.
 n2: paused; it gets no turn. It replaces "mine".
 n3: paused; it gets no turn.
@@ -237,7 +237,7 @@ To undo: kubectl annotate node n2 --overwrite lockkeeper.dev/paused=mine
 		t.Errorf("asked about %q, printed\n%s%s%v\nexpected\n%s", asked, out, errOut, err, want)
 	}
 	// One node needs no confirmation, and a name that is given twice is one node.
-	if out, _, err := do(t, s, "resume", Order{Names: []string{"n1", "n1"}, Confirm: func([]string) error { return no }}); err != nil || strings.Count(out, "n1: ") != 1 {
+	if out, _, err := do(t, s, "resume", Options{Names: []string{"n1", "n1"}, Confirm: func([]string) error { return no }}); err != nil || strings.Count(out, "n1: ") != 1 {
 		t.Errorf("one node: %q, %v", out, err)
 	}
 	// A name that does not exist leaves the others as they are.
@@ -245,7 +245,7 @@ To undo: kubectl annotate node n2 --overwrite lockkeeper.dev/paused=mine
 		return true, &corev1.NodeList{ListMeta: metav1.ListMeta{ResourceVersion: "9"}}, nil
 	})
 	before := *writes
-	if _, _, err := do(t, s, "resume", Order{Names: []string{"n2", "n4"}}); err == nil || err.Error() != `node "n4" not found` || *writes != before {
+	if _, _, err := do(t, s, "resume", Options{Names: []string{"n2", "n4"}}); err == nil || err.Error() != `node "n4" not found` || *writes != before {
 		t.Errorf("a node that does not exist: %v, %d writes", err, *writes-before)
 	}
 }
@@ -262,11 +262,11 @@ func TestPolicySelects(t *testing.T) {
 	} {
 		s, _, _ := faulty(t, nil, three(t)...)
 		s.WatchPolicies = func(func()) PolicyView { return policyView{Policies: set} }
-		out, _, err := do(t, s, "detach", Order{Policy: tc.policy, Reason: "sold"})
+		out, _, err := do(t, s, "detach", Options{Policy: tc.policy, Reason: "sold"})
 		if !strings.HasSuffix(out, "\nTo undo: "+tc.want+"\n") || err != nil {
 			t.Errorf("%s: %s%v", tc.policy, out, err)
 		}
-		if _, _, err := do(t, s, "detach", Order{Policy: "wbe"}); err == nil || err.Error() != `policy "wbe" not found` {
+		if _, _, err := do(t, s, "detach", Options{Policy: "wbe"}); err == nil || err.Error() != `policy "wbe" not found` {
 			t.Errorf("no such policy: %v", err)
 		}
 	}
@@ -278,14 +278,14 @@ func TestPartialFailure(t *testing.T) {
 	nodes := schema.GroupResource{Resource: "nodes"}
 	forbidden := apierrors.NewForbidden(nodes, "n1", errors.New(`User "pat" cannot patch resource "nodes"`))
 	s, _, writes := faulty(t, []error{forbidden}, three(t)...)
-	out, errOut, err := do(t, s, "unmanage", Order{Names: []string{"n1", "n2", "n3"}})
+	out, errOut, err := do(t, s, "unmanage", Options{Names: []string{"n1", "n2", "n3"}})
 	const said = "lockkeeper: n1 was not changed: writing node n1: nodes \"n1\" is forbidden: User \"pat\" cannot patch resource \"nodes\"; " +
 		"`lockkeeper unmanage` requires permission to get and patch nodes, and the verb manage on nodes.lockkeeper.dev\n"
 	if !strings.HasPrefix(out, "n2: no longer managed; lockkeeper releases it.\nn3: no") || errOut != said || fmt.Sprint(err) != "1 of 3 nodes were not changed" || *writes != 3 {
 		t.Errorf("printed\n%s%s%v, %d writes", out, errOut, err, *writes)
 	}
 	s, _, writes = faulty(t, []error{nil, context.DeadlineExceeded}, three(t)...)
-	out, errOut, err = do(t, s, "unmanage", Order{Names: []string{"n1", "n2", "n3"}})
+	out, errOut, err = do(t, s, "unmanage", Options{Names: []string{"n1", "n2", "n3"}})
 	const unknown = "lockkeeper: n2 was not changed: writing node n2: context deadline exceeded; the outcome of the write is unknown, it is safe to run the command again\n" +
 		"lockkeeper: 1 more node was not tried\n"
 	if !strings.HasPrefix(out, "n1: no longer managed; ") || strings.Contains(out, "n3") || errOut != unknown || fmt.Sprint(err) != "2 of 3 nodes were not changed" || *writes != 2 {
@@ -300,7 +300,7 @@ func TestConflicts(t *testing.T) {
 		return n
 	}
 	s, client, writes := faulty(t, []error{conflict("n1"), conflict("n1")}, failed())
-	if out, _, err := do(t, s, "retry", Order{Names: []string{"n1"}}); err != nil || !strings.HasPrefix(out, "n1: turn t0") || *writes != 3 {
+	if out, _, err := do(t, s, "retry", Options{Names: []string{"n1"}}); err != nil || !strings.HasPrefix(out, "n1: turn t0") || *writes != 3 {
 		t.Errorf("two conflicts: %q, %v, %d writes", out, err, *writes)
 	}
 	// Every write carries the version that was read before it.
@@ -314,7 +314,7 @@ func TestConflicts(t *testing.T) {
 		}
 	}
 	s, _, writes = faulty(t, []error{conflict("n1"), conflict("n1"), conflict("n1"), conflict("n1"), conflict("n1"), conflict("n1")}, failed())
-	if _, _, err := do(t, s, "retry", Order{Names: []string{"n1"}}); !apierrors.IsConflict(err) || *writes != retries {
+	if _, _, err := do(t, s, "retry", Options{Names: []string{"n1"}}); !apierrors.IsConflict(err) || *writes != retries {
 		t.Errorf("indefinitely in conflict: %v after %d writes", err, *writes)
 	}
 }
@@ -335,7 +335,7 @@ func TestUser(t *testing.T) {
 		client.PrependReactor("create", "selfsubjectreviews", func(clienttesting.Action) (bool, runtime.Object, error) {
 			return true, &authenticationv1.SelfSubjectReview{Status: authenticationv1.SelfSubjectReviewStatus{UserInfo: authenticationv1.UserInfo{Username: tc.user}}}, tc.err
 		})
-		out, errOut, err := do(t, s, "pause", Order{Names: []string{"n1"}})
+		out, errOut, err := do(t, s, "pause", Options{Names: []string{"n1"}})
 		if !strings.Contains(out, "'lockkeeper.dev/paused="+tc.out+"'") || errOut != tc.warns || err != nil {
 			t.Errorf("%s: %s%s%v", tc.name, out, errOut, err)
 		}
