@@ -530,7 +530,7 @@ func TestSeveralNodesAreConfirmed(t *testing.T) {
 		t.Errorf("no terminal: %q, %q, %d, %d patches", out, stderr, exit, patches.Load())
 	}
 	question := "n1 n2\nunmanage 2 nodes (cluster " + server.URL + ", context c)? [y/N] "
-	for _, input := range []string{"n\n", "\n", "yo\n", "\x04"} {
+	for _, input := range []string{"n\n", "\n", "yo\n", "\x03", "\x04", "y\x04\x04"} {
 		shown, exit := pty(t, dir, 80, env, input, args...)
 		if !strings.Contains(shown, question) || !strings.Contains(shown, "lockkeeper: not confirmed, nothing was changed (cluster ") || exit != 1 || patches.Load() != 0 {
 			t.Errorf("%q: %d, %d patches\n%s", input, exit, patches.Load(), shown)
@@ -993,8 +993,8 @@ func TestSampleConfiguration(t *testing.T) {
 	}
 }
 
-// pty runs the real main on a terminal of so many columns, types the input, and returns what the
-// terminal received.
+// pty runs the real main on a terminal of so many columns, types the input when the main asks for
+// it, and returns what the terminal received.
 func pty(t *testing.T, dir string, columns uint16, env []string, input string, args ...string) (shown string, exit int) {
 	t.Helper()
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
@@ -1020,15 +1020,23 @@ func pty(t *testing.T, dir string, columns uint16, env []string, input string, a
 	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
 	cmd.Dir, cmd.Stdin, cmd.Stdout, cmd.Stderr = dir, terminal, terminal, terminal
 	cmd.Env = append([]string{beMain + "=1", "HOME=" + dir, "PATH=/nowhere", "TERM=xterm"}, env...)
-	if _, err := io.WriteString(master, input); err != nil {
-		t.Fatal(err)
-	}
+	cmd.SysProcAttr = &unix.SysProcAttr{Setsid: true, Setctty: true} // Ctrl-C is a signal
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	terminal.Close()
 	var out bytes.Buffer
-	io.Copy(&out, master) // it ends with EIO when no process has the terminal open
+	for chunk := make([]byte, 4096); err == nil; { // it ends with EIO when no process has the terminal open
+		var n int
+		n, err = master.Read(chunk)
+		out.Write(chunk[:n])
+		if input != "" && strings.HasSuffix(out.String(), "[y/N] ") {
+			if _, err := io.WriteString(master, input); err != nil {
+				t.Fatal(err)
+			}
+			input = ""
+		}
+	}
 	if err := cmd.Wait(); cmd.ProcessState == nil {
 		t.Fatal(err)
 	}

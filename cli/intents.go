@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -156,9 +157,19 @@ func ask(c *urfave.Context, command string, names []string) error {
 	p.Line(strings.Join(names, " "))
 	from, _ := c.App.Metadata[connection].(kube.Caller)
 	fmt.Fprintf(c.App.ErrWriter, "%s%s %s (%s)? [y/N] ", p.String(), command, page.Plural(len(names), "node"), from.Cluster())
-	answer, err := bufio.NewReader(io.LimitReader(in, 1024)).ReadString('\n')
-	if answer = strings.ToLower(strings.TrimSpace(answer)); err != nil || answer != "y" && answer != "yes" {
-		return fmt.Errorf("not confirmed, nothing was changed")
+	answered := make(chan string, 1)
+	go func() { // nothing else ends a read
+		line, _ := bufio.NewReader(io.LimitReader(in, 1024)).ReadString('\n') // without an end, the answer is no
+		answered <- line
+	}()
+	answer := ""
+	select {
+	case <-c.Context.Done():
+		fmt.Fprintln(c.App.ErrWriter)
+	case answer = <-answered:
+	}
+	if answer = strings.ToLower(answer); answer != "y\n" && answer != "yes\n" {
+		return errors.New("not confirmed, nothing was changed")
 	}
 	return nil
 }
