@@ -61,8 +61,8 @@ func ParseUntil(text string, now time.Time) (time.Time, error) {
 
 // Apply carries out a command and prints what it did: a line for each node, the kubectl commands that
 // do the same, and the commands that undo it. A node that cannot be changed does not keep the
-// others from being changed, unless the API server does not answer. The error says how many
-// nodes were not changed.
+// others from being changed, unless the API server does not answer. The error says on how
+// many nodes the command failed.
 func (s *Source) Apply(ctx context.Context, o Options) error {
 	if len(o.Reason) > MaxReason {
 		return fmt.Errorf("the reason has %d bytes, expected at most %d", len(o.Reason), MaxReason)
@@ -116,10 +116,15 @@ func (s *Source) each(ctx context.Context, o Options, nodes []*corev1.Node, deci
 		if err != nil {
 			err = o.needs(err)
 			errs = append(errs, err)
-			if len(nodes) > 1 {
+			unknown := errors.Is(err, errUnknown)
+			switch {
+			case len(nodes) == 1:
+			case unknown:
+				fmt.Fprintf(o.Err, "lockkeeper: %s: %v\n", node.Name, err)
+			default:
 				fmt.Fprintf(o.Err, "lockkeeper: %s was not changed: %v\n", node.Name, err)
 			}
-			if rest := len(nodes) - i - 1; rest > 0 && (ctx.Err() != nil || errors.Is(err, errUnknown)) {
+			if rest := len(nodes) - i - 1; rest > 0 && (ctx.Err() != nil || unknown) {
 				fmt.Fprintf(o.Err, "lockkeeper: %s\n", notTried(rest))
 				errs = append(errs, make([]error, rest)...)
 				break
@@ -152,7 +157,7 @@ func (s *Source) each(ctx context.Context, o Options, nodes []*corev1.Node, deci
 	case len(nodes) == 1:
 		return errs[0]
 	}
-	return fmt.Errorf("%d of %s were not changed", len(errs), page.Plural(len(nodes), "node"))
+	return fmt.Errorf("%s failed on %d of %s", o.Command, len(errs), page.Plural(len(nodes), "node"))
 }
 
 func notTried(n int) string {

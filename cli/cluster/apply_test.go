@@ -281,14 +281,14 @@ func TestPartialFailure(t *testing.T) {
 	out, errOut, err := do(t, s, "unmanage", Options{Names: []string{"n1", "n2", "n3"}})
 	const said = "lockkeeper: n1 was not changed: writing node n1: nodes \"n1\" is forbidden: User \"pat\" cannot patch resource \"nodes\"; " +
 		"`lockkeeper unmanage` requires permission to get and patch nodes, and the verb manage on nodes.lockkeeper.dev\n"
-	if !strings.HasPrefix(out, "n2: no longer managed; lockkeeper releases it.\nn3: no") || errOut != said || fmt.Sprint(err) != "1 of 3 nodes were not changed" || *writes != 3 {
+	if !strings.HasPrefix(out, "n2: no longer managed; lockkeeper releases it.\nn3: no") || errOut != said || fmt.Sprint(err) != "unmanage failed on 1 of 3 nodes" || *writes != 3 {
 		t.Errorf("printed\n%s%s%v, %d writes", out, errOut, err, *writes)
 	}
 	s, _, writes = faulty(t, []error{nil, context.DeadlineExceeded}, three(t)...)
 	out, errOut, err = do(t, s, "unmanage", Options{Names: []string{"n1", "n2", "n3"}})
-	const unknown = "lockkeeper: n2 was not changed: writing node n2: context deadline exceeded; the outcome of the write is unknown, it is safe to run the command again\n" +
+	const unknown = "lockkeeper: n2: writing node n2: context deadline exceeded; the outcome of the write is unknown, it is safe to run the command again\n" +
 		"lockkeeper: 1 more node was not tried\n"
-	if !strings.HasPrefix(out, "n1: no longer managed; ") || strings.Contains(out, "n3") || errOut != unknown || fmt.Sprint(err) != "2 of 3 nodes were not changed" || *writes != 2 {
+	if !strings.HasPrefix(out, "n1: no longer managed; ") || strings.Contains(out, "n3") || errOut != unknown || fmt.Sprint(err) != "unmanage failed on 2 of 3 nodes" || *writes != 2 {
 		t.Errorf("printed\n%s%s%v, %d writes", out, errOut, err, *writes)
 	}
 }

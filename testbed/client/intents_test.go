@@ -249,7 +249,7 @@ func TestIntentVerbs(t *testing.T) {
 	}
 	out, said, exit := as("verbs-one", "pause", other, w.node, "--reason", "why", "--yes")
 	if exit != 1 || !strings.HasPrefix(out, "host-verbs: paused; it gets no turn.\n") || strings.Contains(out, other) ||
-		!strings.HasPrefix(said, "lockkeeper: host-verbs-too was not changed: ") || !strings.Contains(said, "\nlockkeeper: 1 of 2 nodes were not changed (cluster ") {
+		!strings.HasPrefix(said, "lockkeeper: host-verbs-too was not changed: ") || !strings.Contains(said, "\nlockkeeper: pause failed on 1 of 2 nodes (cluster ") {
 		t.Errorf("one of two: %d, %s%s", exit, out, said)
 	}
 	if got := w.intents(w.node)[v1alpha1.AnnotationPaused]; got != `{"reason":"why","by":"verbs-one"}` {
