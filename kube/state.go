@@ -130,27 +130,6 @@ func (s *State) Problem(now time.Time) (text string, fails bool) {
 	return fmt.Sprintf("%s expires in %s%s; it is not renewed: %s", name, roughly(left), fix, why), false
 }
 
-// Text describes the coordinator's credential in one line.
-func (s *State) Text(now time.Time) string {
-	left, known := s.left(now)
-	problem, _ := s.Problem(now)
-	switch {
-	case s.Error != "":
-		return s.Error
-	case !s.Present:
-		return "none at " + s.File
-	case problem != "":
-		return problem
-	case !known:
-		return fmt.Sprintf("%s; it does not say how long it is valid: %s", s.File, s.NotRenewed)
-	case s.NotRenewed != "":
-		return fmt.Sprintf("%s, valid for %s more, not renewed by lockkeeper: %s", s.File, roughly(left), s.NotRenewed)
-	case s.RenewError != "":
-		return fmt.Sprintf("%s, valid for %s more; renewing it has failed since %s: %s", s.File, roughly(left), stamp(s.RenewErrorSince), s.RenewError)
-	}
-	return fmt.Sprintf("%s, valid for %s more; it renews itself at %s", s.File, roughly(left), stamp(s.Renews))
-}
-
 // roughly formats a duration for people: in days, hours or minutes, rounded down.
 func roughly(d time.Duration) string {
 	const day = 24 * time.Hour

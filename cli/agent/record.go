@@ -106,7 +106,10 @@ func credential(h *kube.State) *local.Credential {
 	if !h.Present {
 		return nil
 	}
-	c := &local.Credential{File: h.File, Why: cmp.Or(h.Error, h.RenewError)}
+	c := &local.Credential{File: h.File, Why: h.Error}
+	if h.Error == "" && h.RenewError != "" {
+		c.Why = fmt.Sprintf("renewing it has failed since %s: %s", clock(h.RenewErrorSince), h.RenewError)
+	}
 	if h.Exposed != "" {
 		c.Exposed = strings.Split(h.Exposed, "\n")
 	}
@@ -253,10 +256,7 @@ func (r *record) healthAt(now time.Time) (ok bool, text string) {
 		add("host's credential: valid until %s", clock(host.Expires))
 	}
 	if own.File != "" {
-		add("coordinator's credential: %s", own.Text(now))
-		for finding := range strings.Lines(own.Exposed) {
-			add("coordinator's credential: %s", finding)
-		}
+		add("coordinator's credential: %s", cmp.Or(credential(&own).Text(now), own.Error, "none at "+own.File))
 	}
 	return len(bad) == 0, out.String()
 }

@@ -90,3 +90,23 @@ func TestHealthOfTheCredentials(t *testing.T) {
 	client.CoreV1().Nodes().Get(t.Context(), "n1", metav1.GetOptions{})
 	is("ok") // the API server is away
 }
+
+// TestCredentialText: `lockkeeper status` and /healthz describe the coordinator's credential in the same way.
+func TestCredentialText(t *testing.T) {
+	now := time.Date(2026, 11, 21, 13, 4, 5, 0, time.UTC)
+	for want, s := range map[string]kube.State{
+		"": {File: "/etc/c"},
+		"/etc/c; valid until 2026-11-24 13:04:05Z (3 days); renews itself at 2026-11-23 13:04:05Z": {
+			File: "/etc/c", Present: true, Expires: now.Add(72 * time.Hour), Renews: now.Add(48 * time.Hour)},
+		"/etc/c; valid until 2026-11-21 14:04:05Z (0 days); renewing it has failed since 2026-11-21 13:00:00 UTC: refused": {
+			File: "/etc/c", Present: true, Expires: now.Add(time.Hour), Renews: now.Add(-time.Hour), RenewError: "refused", RenewErrorSince: now.Add(-4*time.Minute - 5*time.Second)},
+		"/etc/c; REFUSED by the API server since 2026-11-21 13:04:05Z; EXPIRED at 2026-11-21 12:04:05Z: `lockkeeper kubeconfig` creates a new one": {
+			File: "/etc/c", Present: true, Expires: now.Add(-time.Hour), Refused: now},
+		"/etc/c; not renewed by lockkeeper: it is a certificate; EXPOSED: one; EXPOSED: two": {
+			File: "/etc/c", Present: true, NotRenewed: "it is a certificate", Exposed: "one\ntwo"},
+	} {
+		if got := credential(&s).Text(now); got != want {
+			t.Errorf("%q, expected %q", got, want)
+		}
+	}
+}

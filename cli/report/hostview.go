@@ -101,7 +101,7 @@ func (h *HostView) writeText(w io.Writer, f Form) error {
 		elects = strings.TrimPrefix(elects+": "+s.Coordinator.Why, ": ")
 	}
 	line("coordinator", elects)
-	line("credential", credentialText(h.Time, s.Coordinator.Credential))
+	line("credential", s.Coordinator.Credential.Text(h.Time))
 	if s.API != nil {
 		line("API server", page.Cell(s.API.Error)+", for "+page.Since(h.Time, &s.API.Since))
 	}
@@ -116,33 +116,4 @@ func (h *HostView) writeText(w io.Writer, f Form) error {
 	write()
 	_, err := io.WriteString(w, p.String())
 	return err
-}
-
-// credentialText describes the coordinator's credential.
-func credentialText(now time.Time, c *local.Credential) string {
-	if c == nil {
-		return ""
-	}
-	parts := []string{c.File}
-	add := func(format string, args ...any) { parts = append(parts, fmt.Sprintf(format, args...)) }
-	if c.Refused != nil {
-		add("REFUSED by the API server for %s", page.Since(now, c.Refused))
-	}
-	switch {
-	case c.Expires == nil:
-	case c.Expires.After(now):
-		add("valid until %s (%d days)", c.Expires.UTC().Format("2006-01-02 15:04:05Z"), c.Expires.Sub(now)/(24*time.Hour))
-	default:
-		add("EXPIRED at %s: `lockkeeper kubeconfig` creates a new one", c.Expires.UTC().Format("2006-01-02 15:04:05Z"))
-	}
-	if c.Renews != nil && c.Renews.After(now) {
-		add("renews itself at %s", c.Renews.UTC().Format("2006-01-02 15:04:05Z"))
-	}
-	if c.Why != "" {
-		add("%s", page.Cell(c.Why))
-	}
-	for _, finding := range c.Exposed {
-		add("EXPOSED: %s", page.Cell(finding))
-	}
-	return strings.Join(parts, "; ")
 }

@@ -11,6 +11,7 @@ package local
 import (
 	"fmt"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
@@ -154,6 +155,36 @@ type Credential struct {
 	// Exposed is how users other than root can read or change the credential, and what to
 	// do about it: one sentence for each file or directory.
 	Exposed []string `json:"exposed,omitempty"`
+}
+
+// Text describes the credential in one line; "" if c is nil.
+func (c *Credential) Text(now time.Time) string {
+	if c == nil {
+		return ""
+	}
+	parts := []string{c.File}
+	add := func(format string, args ...any) { parts = append(parts, fmt.Sprintf(format, args...)) }
+	at := func(t *time.Time) string { return t.UTC().Format("2006-01-02 15:04:05Z") }
+	if c.Refused != nil {
+		add("REFUSED by the API server since %s", at(c.Refused))
+	}
+	switch {
+	case c.Expires == nil:
+	case c.Expires.After(now):
+		add("valid until %s (%d days)", at(c.Expires), c.Expires.Sub(now)/(24*time.Hour))
+	default:
+		add("EXPIRED at %s: `lockkeeper kubeconfig` creates a new one", at(c.Expires))
+	}
+	if c.Renews != nil && c.Renews.After(now) {
+		add("renews itself at %s", at(c.Renews))
+	}
+	if c.Why != "" {
+		add("%s", c.Why)
+	}
+	for _, finding := range c.Exposed {
+		add("EXPOSED: %s", finding)
+	}
+	return strings.Join(parts, "; ")
 }
 
 // Failure is an error, and since when requests have failed.
