@@ -28,7 +28,7 @@ type Printer struct {
 	rows    int
 	nodes   map[string]line   // by name
 	notes   map[string]string // what was last printed about the cluster, by kind
-	away    bool
+	reach   reach
 	data    string
 }
 
@@ -37,6 +37,30 @@ type line struct{ state, wants, held, turn, why string }
 
 func lineOf(n *Node) line {
 	return line{n.stateText(), page.Dash(string(n.Wants)), page.Dash(string(n.Held)), page.Dash(n.Turn), page.Cell(strings.TrimPrefix(n.blockedText()+"; "+n.Why, "; "))}
+}
+
+// text is the line of a node.
+func (l *line) text(name string) string {
+	return strings.TrimSpace(fmt.Sprintf("%s  %s  wants=%s held=%s turn=%s  %s", name, l.state, l.wants, l.held, l.turn, l.why))
+}
+
+// stamp begins a line about a change.
+func (r *Report) stamp() string { return r.Time.UTC().Format("15:04:05Z") + "  " }
+
+// reach records whether the API server can be reached.
+type reach struct{ away bool }
+
+// changed returns a line if that has changed, and otherwise "". away is why it cannot be reached.
+func (r *reach) changed(away error) string {
+	switch {
+	case r.away == (away != nil):
+		return ""
+	case r.away:
+		r.away = false
+		return "API server reachable again"
+	}
+	r.away = true
+	return "API server cannot be reached: " + page.Cell(away.Error())
 }
 
 // Exit is the exit status of the Report last printed.
@@ -143,20 +167,12 @@ func (p *Printer) showChanges(r *Report, away error) error {
 		}
 	}
 	p.exit = r.Status.ExitStatus()
-	stamp := r.Time.UTC().Format("15:04:05Z") + "  "
-	say := func(format string, args ...any) {
-		if p.printed {
-			b.WriteString(stamp + page.Visible(fmt.Sprintf(format, args...)) + "\n")
+	say := func(text string) {
+		if p.printed && text != "" {
+			b.WriteString(r.stamp() + page.Visible(text) + "\n")
 		}
 	}
-	if p.away != (away != nil) {
-		p.away = away != nil
-		if away != nil {
-			say("API server cannot be reached: %s", page.Cell(away.Error()))
-		} else {
-			say("API server reachable again")
-		}
-	}
+	say(p.reach.changed(away))
 	now := make(map[string]line, len(r.Nodes))
 	for i := range r.Nodes {
 		n := &r.Nodes[i]
@@ -172,15 +188,14 @@ func (p *Printer) showChanges(r *Report, away error) error {
 		if had && old == l {
 			continue
 		}
-		state := l.state
 		if had && old.state != l.state {
-			state = old.state + " -> " + l.state
+			l.state = old.state + " -> " + l.state
 		}
-		say("%s  %s  wants=%s held=%s turn=%s  %s", n.Name, state, l.wants, l.held, l.turn, l.why)
+		say(l.text(n.Name))
 	}
 	for _, name := range slices.Sorted(maps.Keys(p.nodes)) {
 		if _, still := now[name]; !still {
-			say("%s  deleted", name)
+			say(name + "  deleted")
 		}
 	}
 	p.nodes = now
@@ -191,7 +206,7 @@ func (p *Printer) showChanges(r *Report, away error) error {
 }
 
 // wholeChanges prints what has changed about the cluster as a whole.
-func (p *Printer) wholeChanges(r *Report, say func(string, ...any)) {
+func (p *Printer) wholeChanges(r *Report, say func(string)) {
 	c := &r.Coordinator
 	stop := "stop ended"
 	if r.Stop != nil {
@@ -212,7 +227,7 @@ func (p *Printer) wholeChanges(r *Report, say func(string, ...any)) {
 		if kind == "summary" {
 			text += r.End.sentence(r.Time)
 		}
-		say("%s", text)
+		say(text)
 	}
 	p.notes = parts
 }
@@ -261,25 +276,20 @@ func (g Goal) reached(r *Report, n *Node) bool {
 
 // Waiter prints what a wait waits for, and ends it.
 type Waiter struct {
-	Goal Goal
-	Node string // "" for the fleet
-	Say  func(line string)
-	last string
-	away bool
+	Goal  Goal
+	Node  string // "" for the fleet
+	Say   func(line string)
+	last  string
+	reach reach
 }
 
 // Show takes a Report as [Source.Follow] hands it over. It returns ErrReached when
 // the wait is over.
 func (w *Waiter) Show(r Report, away error) error {
-	stamp := r.Time.UTC().Format("15:04:05Z") + "  "
-	if w.away != (away != nil) {
-		if w.away = away != nil; w.away {
-			w.Say(stamp + "API server cannot be reached: " + page.Cell(away.Error()))
-		} else {
-			w.Say(stamp + "API server reachable again")
-		}
+	if text := w.reach.changed(away); text != "" {
+		w.Say(r.stamp() + text)
 	}
-	if w.away {
+	if away != nil {
 		return nil
 	}
 	var n *Node
@@ -289,14 +299,14 @@ func (w *Waiter) Show(r Report, away error) error {
 			return NotFound(w.Node)
 		}
 		l := lineOf(n)
-		text = strings.TrimSpace(fmt.Sprintf("%s  %s  wants=%s held=%s  %s", n.Name, l.state, l.wants, l.held, l.why))
+		text = l.text(n.Name)
 	}
 	if text != w.last {
 		w.last = text
 		if n == nil {
 			text += r.End.sentence(r.Time)
 		}
-		w.Say(stamp + page.Visible(text))
+		w.Say(r.stamp() + page.Visible(text))
 	}
 	if w.Goal.reached(&r, n) {
 		return ErrReached
