@@ -11,55 +11,21 @@ import (
 
 // Policy is one DisruptionPolicy and the nodes whose rollout it decides.
 type Policy struct {
-	Name       string `json:"name"`                 // of the object
-	Generation int64  `json:"generation,omitempty"` // metadata.generation
+	rollout.PolicyFigures
 	// Problems are what is wrong with it, field by field; with any it is invalid.
 	Problems []string `json:"problems,omitempty"`
-	// RulesOnly: the policy adds rules and decides no rollout.
-	RulesOnly bool `json:"rulesOnly,omitempty"`
-	Observe   bool `json:"observe,omitempty"` // its mode is Observe: it grants nothing
-	Paused    bool `json:"paused,omitempty"`  // spec.paused
-
-	Selected    int `json:"selected"`    // managed nodes whose rollout it decides
-	UpToDate    int `json:"upToDate"`    // of them want nothing and are in no turn
-	Wanting     int `json:"wanting"`     // want something, or are in a turn
-	InTurn      int `json:"inTurn"`      // are in a turn
-	Unavailable int `json:"unavailable"` // as its maxUnavailable counts them
-	Allowed     int `json:"allowed"`     // maxUnavailable as a number of nodes
-	Failed      int `json:"failed"`      // as its maxFailed counts them
-	MaxFailed   int `json:"maxFailed"`   // how many may fail before it halts
-
-	Halted        bool       `json:"halted"`                  // it grants nothing until failed turns are cleared
-	SettlingUntil *time.Time `json:"settlingUntil,omitempty"` // the end of its settle time; missing if it is over
 	// End is when its nodes are expected to be up to date; null if none of them wants
 	// anything or is in a turn.
 	End *End `json:"end,omitempty"`
-	// Held is how many of Selected the policy's own verdict holds, by reason.
-	Held map[string]int `json:"held,omitempty"`
 }
 
 func policies(figures []rollout.PolicyFigures) []Policy {
-	all := make([]Policy, 0, len(figures))
+	all := make([]Policy, len(figures))
 	for i := range figures {
-		f := &figures[i]
-		p := Policy{
-			Name: f.Name, Generation: f.Generation, RulesOnly: f.RulesOnly, Observe: f.Observe, Paused: f.Paused,
-			Selected: f.Selected, UpToDate: f.UpToDate, Wanting: f.Wanting, InTurn: f.InTurn,
-			Unavailable: f.Unavailable, Allowed: f.Allowed, Failed: f.Failed, MaxFailed: f.MaxFailed, Halted: f.Halted,
+		all[i].PolicyFigures = figures[i]
+		for _, problem := range figures[i].Problems {
+			all[i].Problems = append(all[i].Problems, problem.String())
 		}
-		for _, problem := range f.Problems {
-			p.Problems = append(p.Problems, problem.String())
-		}
-		if !f.Settling.IsZero() {
-			p.SettlingUntil = &f.Settling
-		}
-		for reason, n := range f.Held {
-			if p.Held == nil {
-				p.Held = map[string]int{}
-			}
-			p.Held[string(reason)] = n
-		}
-		all = append(all, p)
 	}
 	return all
 }
@@ -68,7 +34,7 @@ func policies(figures []rollout.PolicyFigures) []Policy {
 func (r *Report) settling(name string) bool {
 	for i := range r.Policies {
 		if r.Policies[i].Name == name {
-			return r.Policies[i].SettlingUntil != nil
+			return !r.Policies[i].Settling.IsZero()
 		}
 	}
 	return false
@@ -122,8 +88,8 @@ func (p *Policy) row(now time.Time) []string {
 	if p.Failed > 0 {
 		add("%d failed, %d allowed", p.Failed, p.MaxFailed)
 	}
-	if p.SettlingUntil != nil {
-		add("settling until %s", page.Clock(now, *p.SettlingUntil))
+	if !p.Settling.IsZero() {
+		add("settling until %s", page.Clock(now, p.Settling))
 	}
 	return []string{p.Name, bar(p.UpToDate, p.Selected), fmt.Sprintf("%d of %d", p.UpToDate, p.Selected), strings.Join(parts, "; ")}
 }

@@ -150,35 +150,39 @@ type Figures struct {
 // PolicyFigures are counts over the nodes whose rollout one policy decides. A
 // turn that another policy granted, or one that this policy granted on a node
 // that has another by now, counts in both: in InTurn, Unavailable and Failed.
+// Its JSON form is part of that of `lockkeeper status -o json`.
 type PolicyFigures struct {
-	Name       string
-	Generation int64
-	Selected   int // managed nodes; percentages are of them
-	UpToDate   int // want nothing, and are in no turn
-	Wanting    int // want something, or are in a turn
-	InTurn     int
-	// Unavailable, Failed: as the policy's maxUnavailable and maxFailed count.
-	Unavailable int
-	Failed      int
-	Allowed     int // maxUnavailable as a number
-	MaxFailed   int
-	Halted      bool
-	// RulesOnly, Observe, Paused and Problems are the policy's.
-	RulesOnly, Observe, Paused bool
-	Problems                   []policy.Problem
-	// Settling is until when its nodes settle; the zero time: they do not.
-	Settling time.Time
-	// Held is how many of Selected are held by each reason; nil is none. Details
-	// has, for each, what was said of one of them.
-	Held    map[v1alpha1.Reason]int
-	Details map[v1alpha1.Reason]string
+	Name       string `json:"name"`                 // of the object
+	Generation int64  `json:"generation,omitempty"` // its metadata.generation
+
+	RulesOnly bool             `json:"rulesOnly,omitempty"` // it adds rules and decides no rollout
+	Observe   bool             `json:"observe,omitempty"`   // its mode is Observe: it grants nothing
+	Paused    bool             `json:"paused,omitempty"`    // its spec.paused is true
+	Problems  []policy.Problem `json:"-"`                   // with any it is invalid
+
+	Selected int `json:"selected"` // managed nodes; percentages are of them
+	UpToDate int `json:"upToDate"` // of these nodes, want nothing and are in no turn
+	Wanting  int `json:"wanting"`  // want something, or are in a turn
+	InTurn   int `json:"inTurn"`   // are in a turn
+	// Unavailable and Failed are as the policy's maxUnavailable and maxFailed count.
+	Unavailable int  `json:"unavailable"`
+	Failed      int  `json:"failed"`
+	Allowed     int  `json:"allowed"`   // its maxUnavailable, as a number of nodes
+	MaxFailed   int  `json:"maxFailed"` // how many may fail before it halts
+	Halted      bool `json:"halted"`    // it grants nothing until failed turns are cleared
+	// Settling is when the settle time after its last turn ends; the zero time if it has ended.
+	Settling time.Time `json:"settlingUntil,omitzero"`
+	// Held is how many of Selected are held, by reason.
+	Held map[v1alpha1.Reason]int `json:"held,omitempty"`
+	// Details has, for each reason in Held, the explanation about one node.
+	Details map[v1alpha1.Reason]string `json:"-"`
 	// Moving are those of Selected that are in a turn, or granted one now, and not
 	// held.
-	Moving int
+	Moving int `json:"-"`
 	// Matches are what the policies say of Selected, all that the same ones
 	// select together. Of a policy with rulesOnly, whose Selected is 0, they are
 	// what the policies say of all managed nodes that it selects.
-	Matches []MatchFigures
+	Matches []MatchFigures `json:"-"`
 }
 
 // MatchFigures are the managed nodes that the same policies select.

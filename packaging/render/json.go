@@ -190,7 +190,7 @@ func jsonNames(text string, t reflect.Type) string {
 			f, ok := t.FieldByName(name)
 			if ok && (begins || camelCase.MatchString(name)) {
 				tag, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-				words[j] = "`" + tag + "`" + word[len(name):]
+				words[j] = codes(tag) + word[len(name):]
 			}
 			begins = begins && (ok || word == "and")
 		}
