@@ -46,7 +46,7 @@ var asked = []struct {
 	offer string
 	never string
 }{
-	{[]string{"st"}, "status stop", "retry"},
+	{[]string{"st"}, "status", "retry"},
 	{[]string{"status", "--"}, "--all --kubeconfig --output", "--effective"},
 	{[]string{"status", "--output", ""}, "text table wide json yaml name", "xml"},
 	{[]string{"status", "-o", "j"}, "json", "text"},
