@@ -19,11 +19,14 @@ func manifestsText() *urfave.Command {
 			"of the coordinator. None of these objects runs anything in the cluster. A comment explains each rule. If you change the name of the Lease, set it in " +
 			"[lease] in the configuration of every host too.\n\n" +
 			"With --policy it prints the policy lockkeeper-default, for all nodes that no other policy selects. It is separate because kubectl cannot " +
-			"apply a policy before the API server knows the CRD, and because policies are yours: no upgrade changes them.",
+			"apply a policy before the API server knows the CRD, and because policies are yours: no upgrade changes them.\n\n" +
+			"With --delete it prints all objects, in the order in which to delete them, for kubectl delete --ignore-not-found -f -. That deletes " +
+			"your policies too. First let every node leave: `lockkeeper leave --all`.",
 		Flags: append([]urfave.Flag{
 			&urfave.BoolFlag{Name: "no-renewal", Usage: "do not let the coordinator renew its own token; you create each one", DisableDefaultText: true},
 			&urfave.StringSliceFlag{Name: "audience", Usage: "a `URL` that the coordinator may request as audience when it renews its token (repeatable); default: those of https://kubernetes.default.svc"},
 			&urfave.BoolFlag{Name: "policy", Usage: "print only the policy lockkeeper-default", DisableDefaultText: true},
+			&urfave.BoolFlag{Name: "delete", Usage: "print what to delete from the cluster", DisableDefaultText: true},
 		}, leaseFlags()...),
 	}
 }
@@ -48,12 +51,18 @@ func coordinatorKubeconfig() *urfave.Command {
 }
 
 func manifestsCommand(c *urfave.Context) error {
-	if c.Bool("policy") {
+	render := manifests.Render
+	switch {
+	case c.Bool("policy") && c.Bool("delete"):
+		return UsageError("--policy and --delete cannot be combined; --delete deletes the policies too")
+	case c.Bool("policy"):
 		_, err := c.App.Writer.Write(manifests.Policy())
 		return err
+	case c.Bool("delete"):
+		render = manifests.Delete
 	}
 	namespace, lease := leaseNames(c)
-	text, err := manifests.Render(manifests.Options{
+	text, err := render(manifests.Options{
 		Namespace: namespace, Lease: lease, NoRenewal: c.Bool("no-renewal"),
 		Audiences: c.StringSlice("audience"),
 	})
