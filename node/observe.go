@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/effect"
+	"lockkeeper.dev/lockkeeper/node/local"
 	"lockkeeper.dev/lockkeeper/node/source"
 	"lockkeeper.dev/lockkeeper/node/step"
 	"lockkeeper.dev/lockkeeper/node/turn"
@@ -28,6 +30,7 @@ func (h *Host) observe(ctx context.Context) step.Observation {
 		Self:             h.self.host(h.Version),
 		Info:             h.self.info(),
 		ManagedByDefault: settings.ManagedByDefault,
+		Leaving:          local.Leaving(filepath.Join(h.Root, local.Dir)),
 		Shutdown:         h.shutdown.State(),
 	}
 	obj := h.view.Get(h.name)

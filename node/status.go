@@ -111,7 +111,7 @@ func (h *Host) record(o *step.Observation, d step.Decision) local.Host {
 	if o.Sources.Complete {
 		s.Wants = o.Sources.Wants
 	}
-	s.Withdrawn = o.Released()
+	s.Withdrawn, s.Left = o.Released(), o.Left()
 	s.Engine, s.EngineError = h.engineStatus()
 	return s
 }

@@ -76,6 +76,9 @@ type Host struct {
 	// Withdrawn is whether the node was released or has never been managed; see
 	// Observation.Released in node/step. The host then publishes nothing about it.
 	Withdrawn bool `json:"withdrawn,omitempty"`
+	// Left is whether the host leaves and its Node has none of the host's keys any more; see
+	// Observation.Left in node/step. The service can be stopped for good.
+	Left bool `json:"left,omitempty"`
 	// Course is the course of the current turn, nil outside of a turn. Last is how the
 	// node's last turn ended, nil if the Node does not record it.
 	Course *Course        `json:"course,omitempty"`

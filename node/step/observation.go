@@ -23,6 +23,10 @@ type Observation struct {
 	Info map[string]string
 	// ManagedByDefault is what an absent LabelManaged means on this host.
 	ManagedByDefault bool
+	// Leaving is set once an admin of the host, or the removal of the package, has asked the
+	// host to give its node up. The host is then not managed, even if LabelManaged is true:
+	// no process will be there to take a turn.
+	Leaving bool
 	// Veto is the host's own veto, or "". VetoDetail explains it, for example which
 	// other reboot manager is active and what switches it off.
 	Veto       v1alpha1.Reason

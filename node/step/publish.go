@@ -9,8 +9,11 @@ import (
 )
 
 // managed reports whether the host is managed: by the Node's label or, without one, by
-// the host's file.
+// the host's file. A host that leaves is not, whatever the label says.
 func (o *Observation) managed() bool {
+	if o.Leaving {
+		return false
+	}
 	if o.Node.Managed != nil {
 		return *o.Node.Managed
 	}
@@ -196,7 +199,7 @@ func (o *Observation) publishes(ack v1alpha1.Ack) bool {
 	case o.newBoot():
 		return ack.Report == v1alpha1.ReportDone || ack.Report == v1alpha1.ReportFailed ||
 			o.reported(v1alpha1.ReportDone) || o.reported(v1alpha1.ReportFailed)
-	case o.Released():
+	case o.Released(), o.Leaving && o.Node.State == v1alpha1.StateAbsent && !o.Node.Mark:
 		return false
 	case o.Node.State == v1alpha1.StateRebooting:
 		return o.Node.Ours() // otherwise it is unknown whether this is a new boot

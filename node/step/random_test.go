@@ -46,6 +46,7 @@ func randomObservation(d *dice) Observation {
 		Node:             turn.Node{Name: "n1", UID: mostly(d, "u1", ""), BootID: mostly(d, "b1", "b2", ""), Ready: !d.rarely()},
 		Self:             v1alpha1.Host{Version: "v1", BootID: one(d, "b1", "b1", "b1", "b2"), OSVersion: one(d, "4.1", "4.2")},
 		ManagedByDefault: !d.rarely(),
+		Leaving:          d.rarely(),
 		Info:             map[string]string{v1alpha1.LabelOS: one(d, "", "flatcar")},
 		Veto:             mostly(d, "", v1alpha1.ReasonWindow, v1alpha1.ReasonHostPaused, v1alpha1.ReasonObserve, v1alpha1.ReasonHeldBack),
 		Blocked:          mostly(d, "", v1alpha1.ReasonInhibited),

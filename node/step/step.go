@@ -108,8 +108,13 @@ func (o *Observation) notInTurn() Decision {
 			d.Write.setAnnotation(v1alpha1.AnnotationCordon, nil)
 		case n.Mark:
 			return Decision{Waits: v1alpha1.ReasonOwnCordonLeft, Detail: "the coordinator gives it back first"}
+		case o.Leaving:
+			d.Write = o.removeKeys()
 		}
 		return d
+	}
+	if o.Leaving {
+		return Decision{Waits: v1alpha1.ReasonUnmanaged, Detail: "this host leaves, and the coordinator has not released its node yet"}
 	}
 	if !o.Sources.Complete {
 		return o.waitForSources()
@@ -142,10 +147,38 @@ func (o *Observation) notInTurn() Decision {
 }
 
 func (o *Observation) withdrawnText() string {
-	if d := o.Node.Detached; d != nil {
+	switch d := o.Node.Detached; {
+	case o.Leaving:
+		return "this host leaves; its package is being removed, or someone ran `lockkeeper leave --this-host`"
+	case d != nil:
 		return d.Reason
 	}
 	return "managed=false"
+}
+
+// removeKeys returns the write that removes the host's keys, which is empty if the Node has
+// none. In the release, the coordinator removes only those that [v1alpha1.ReleasedKeys] names,
+// and no coordinator has to be there if none has adopted the node. Only a host that leaves
+// removes keys, because another host that is not managed may come back.
+func (o *Observation) removeKeys() *Write {
+	n, w := &o.Node, &Write{}
+	for key := range n.Info {
+		w.setLabel(key, nil)
+	}
+	if n.RawHost != "" || n.Wants != "" { // both are always written together
+		w.setLabel(v1alpha1.LabelWants, nil)
+		w.setAnnotation(v1alpha1.AnnotationHost, nil)
+	}
+	if n.Ack != (v1alpha1.Ack{}) {
+		w.setAnnotation(v1alpha1.AnnotationAck, nil)
+	}
+	return w
+}
+
+// Left reports whether the host leaves and has nothing more to do for that: the node is in no
+// turn and has neither a state, a mark, nor a key of the host.
+func (o *Observation) Left() bool {
+	return o.Leaving && o.Node.UID != "" && o.Released() && !o.Node.Mark && o.removeKeys().empty()
 }
 
 // hookStage runs the host's own hook units for the stage, if there are any.

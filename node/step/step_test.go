@@ -228,6 +228,8 @@ func (o *Observation) set(t *testing.T, word string) {
 		n.Managed = new(value == "true")
 	case "allowlist":
 		o.ManagedByDefault = false
+	case "leaving":
+		o.Leaving = true
 	case "veto":
 		o.Veto = v1alpha1.Reason(value)
 	case "blocked":
