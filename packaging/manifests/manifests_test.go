@@ -79,7 +79,7 @@ func TestGrants(t *testing.T) {
 		"RoleBinding/lockkeeper-renewal": "Role/lockkeeper-renewal to [map[kind:ServiceAccount name:lockkeeper-coordinator namespace:lockkeeper]]", // not the group
 
 		// Bound to no one.
-		"ClusterRole/lockkeeper-operator": "[lockkeeper.dev] [nodes] <nil> [pause detach manage request retry]",
+		"ClusterRole/lockkeeper-operator": "[lockkeeper.dev] [nodes] <nil> [pause detach manage request retry][lockkeeper.dev] [hostupdates] <nil> [delete]",
 		"ClusterRole/lockkeeper-hook":     "[lockkeeper.dev] [nodes] <nil> [confirm]",
 		// Without rollout, which the admission policy lockkeeper-policies asks for.
 		"ClusterRole/lockkeeper-rules-editor": "[lockkeeper.dev] [disruptionpolicies] <nil> [get list watch create update patch delete]",
@@ -130,8 +130,8 @@ func TestEveryVerbSaysWhy(t *testing.T) {
 			t.Errorf("%q does not say why", line)
 		}
 	}
-	if verbs != 33 {
-		t.Errorf("%d verbs found, want 33", verbs)
+	if verbs != 34 {
+		t.Errorf("%d verbs found, want 34", verbs)
 	}
 }
 
