@@ -58,7 +58,7 @@ var allowedImports = map[string][]string{
 	// The host's metrics are rendered from the record that the host keeps.
 	"cli/credential":        {"api", "kube"},
 	"cli/agent/metrics":     {"api", "coordinator", "kube", "node/local"},
-	"cli/cluster":           {"api", "cli/migrate", "cli/page", "cli/report", "coordinator/forecast", "coordinator/rollout", "kube", "node/turn", "policy"},
+	"cli/cluster":           {"api", "cli/migrate", "cli/page", "cli/report", "coordinator/forecast", "coordinator/rollout", "kube", "node/lifecycle", "node/turn", "policy"},
 	"cli/migrate":           {"api", "policy"},
 	"cli/page":              {},
 	"cli/report":            {"api", "cli/page", "coordinator/forecast", "coordinator/rollout", "node/local", "node/turn", "policy"},

@@ -98,6 +98,8 @@ Usage: lockkeeper COMMAND [FLAG…] [ARGUMENT…]
   request reboot [NODE…]  Request a reboot of nodes
   retry NODE…             Clear the failed turn of nodes
   confirm NODE HOOK       Confirm a hook that a node's turn waits for
+  leave [NODE…]           Take nodes out for good, before lockkeeper is removed
+                          from them
   manifests               Print what the cluster needs, for kubectl apply -f -
   kubeconfig              Create a kubeconfig for the coordinator
   migrate                 Come from FLUO, kured or locksmith
@@ -613,8 +615,8 @@ func TestComplete(t *testing.T) {
 		words []string
 		want  string // the candidates
 	}{
-		{[]string{""}, "run status history wait plan check-config pause resume detach attach manage unmanage request retry confirm manifests kubeconfig migrate version help"},
-		{[]string{"help", ""}, "run status history wait plan check-config pause resume detach attach manage unmanage request retry confirm manifests kubeconfig migrate version help exit-status --help -h"},
+		{[]string{""}, "run status history wait plan check-config pause resume detach attach manage unmanage request retry confirm leave manifests kubeconfig migrate version help"},
+		{[]string{"help", ""}, "run status history wait plan check-config pause resume detach attach manage unmanage request retry confirm leave manifests kubeconfig migrate version help exit-status --help -h"},
 		{[]string{"confirm", ""}, "--dry-run " + connection + " --help -h"},
 		{[]string{"status", "-A", "--"}, "--all -A --watch -w --selector -l --exit-code --output -o --no-headers " + connection + " --help -h"},
 		{[]string{"status", "-o", ""}, "text table wide json yaml name"},
@@ -623,7 +625,7 @@ func TestComplete(t *testing.T) {
 		{[]string{"kubeconfig", "--file", ""}, ":files"},
 		{[]string{"kubeconfig", "--lifetime", ""}, ""},
 		{[]string{"frobnicate", ""}, ""},
-		{nil, "run status history wait plan check-config pause resume detach attach manage unmanage request retry confirm manifests kubeconfig migrate version help"},
+		{nil, "run status history wait plan check-config pause resume detach attach manage unmanage request retry confirm leave manifests kubeconfig migrate version help"},
 	} {
 		out, stderr, exit := lockkeeper(t, t.TempDir(), nil, append([]string{"__complete"}, tc.words...)...)
 		var got []string

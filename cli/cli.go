@@ -30,7 +30,7 @@ import (
 // Commands returns all commands except help and version, in the order of the help.
 func Commands() []*urfave.Command {
 	all := []*urfave.Command{run(), status(), history(), wait(), plan(), checkConfig()}
-	return append(append(all, intents()...), manifestsText(), coordinatorKubeconfig(), migration())
+	return append(append(all, intents()...), leave(), manifestsText(), coordinatorKubeconfig(), migration())
 }
 
 // Exit prints the error of a command to stderr and returns the exit status of the
@@ -123,6 +123,9 @@ func source(c *urfave.Context) (*cluster.Source, error) {
 		WatchPolicies: func(notify func()) cluster.PolicyView { return kube.WatchPolicies(client, policy.Compile, notify) },
 		ReadUpdate: func(ctx context.Context, node string) (*v1alpha1.HostUpdate, error) {
 			return kube.ReadHostUpdate(ctx, client, node)
+		},
+		DeleteUpdate: func(ctx context.Context, node string) (bool, error) {
+			return kube.DeleteHostUpdate(ctx, client, node)
 		},
 	}, nil
 }

@@ -76,6 +76,25 @@ func ReadHostUpdate(ctx context.Context, client *Client, node string) (*v1alpha1
 	return u, err
 }
 
+// DeleteHostUpdate deletes the HostUpdate of a Node. found is false if there is none, or if the API
+// server serves no such kind.
+func DeleteHostUpdate(ctx context.Context, client *Client, node string) (found bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, Timeout)
+	defer cancel()
+	rest, err := client.OwnKinds()
+	if err != nil {
+		return false, err
+	}
+	err = rest.Delete().Resource(v1alpha1.HostUpdateResource.Resource).Name(node).Do(ctx).Error()
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("deleting hostupdate %s: %w", node, err)
+	}
+	return true, nil
+}
+
 var errNotHostUpdate = errors.New("the answer is not this HostUpdate; does a proxy answer in the API server's place?")
 
 func isHostUpdate(u *v1alpha1.HostUpdate, node string) bool {

@@ -53,6 +53,8 @@ type Source struct {
 	Node       string
 	// Selector selects the nodes that are reported or planned for; nil selects all.
 	Selector labels.Selector
+	// DeleteUpdate deletes the HostUpdate of a node, as [kube.DeleteHostUpdate] does.
+	DeleteUpdate func(ctx context.Context, node string) (found bool, err error)
 
 	updates updates // Read and Follow are not called at the same time
 }

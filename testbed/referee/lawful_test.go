@@ -228,6 +228,11 @@ var lawful = []struct {
 		s.drained("n1", "t1")
 		s.commit("n1")
 	}},
+	{"a node leaves: an admin removes what the release has left", func(s *script) {
+		s.write("n1", label(v1alpha1.LabelOS, "flatcar"), label(v1alpha1.LabelManaged, "false"))
+		s.write("n1", release(v1alpha1.ReasonUnmanaged))
+		s.write("n1", label(v1alpha1.LabelHeld, ""), label(v1alpha1.LabelOS, ""))
+	}},
 	{"paused and managed=false: the host uncordons its node", func(s *script) {
 		s.grant("n1", "t1")
 		s.cordon("n1")

@@ -111,6 +111,17 @@ var offences = []struct {
 		s.write("n1", release(v1alpha1.ReasonDetached))
 		s.write("n1", s.publishes("boot-1", v1alpha1.WantsReboot))
 	}},
+	{"held goes although the node is still unmanaged, and the information labels stay", []Rule{Released}, func(s *script) {
+		s.write("n1", label(v1alpha1.LabelOS, "flatcar"), label(v1alpha1.LabelManaged, "false"))
+		s.write("n1", release(v1alpha1.ReasonUnmanaged))
+		s.write("n1", label(v1alpha1.LabelHeld, ""))
+	}},
+	{"a host publishes after its node has left", []Rule{Released}, func(s *script) {
+		s.write("n1", label(v1alpha1.LabelOS, "flatcar"), label(v1alpha1.LabelManaged, "false"))
+		s.write("n1", release(v1alpha1.ReasonUnmanaged))
+		s.write("n1", label(v1alpha1.LabelHeld, ""), label(v1alpha1.LabelOS, ""))
+		s.write("n1", s.publishes("boot-1", v1alpha1.WantsReboot))
+	}},
 	{"held goes although the node is still detached", []Rule{Released}, func(s *script) {
 		s.write("n1", annotate(v1alpha1.AnnotationDetached, "why"))
 		s.write("n1", release(v1alpha1.ReasonDetached))

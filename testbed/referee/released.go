@@ -13,6 +13,10 @@ func (e *engine) released(n *node, before, after *turn.Node) {
 	if !takenOut(before) || !takenOut(after) || after.State != v1alpha1.StateAbsent || replaced(before) {
 		return
 	}
+	// Lockkeeper itself keeps the information labels and held. Only an admin removes all keys: `lockkeeper leave`.
+	if unmanaged(after) && after.Detached == nil && len(before.Info) > 0 && reflect.DeepEqual(ours(after), v1alpha1.Keys{}) {
+		return
+	}
 	switch {
 	case before.State != v1alpha1.StateAbsent:
 		left := ours(after)
@@ -25,7 +29,7 @@ func (e *engine) released(n *node, before, after *turn.Node) {
 		case !reflect.DeepEqual(before.Info, after.Info):
 			e.breaks(Released, n.name, "released, and its information labels became %v", after.Info)
 		}
-	case before.Held == v1alpha1.ReasonDetached || before.Held == v1alpha1.ReasonUnmanaged:
+	case before.Held == v1alpha1.ReasonDetached || before.Held == v1alpha1.ReasonUnmanaged, reflect.DeepEqual(ours(before), v1alpha1.Keys{}):
 		was, is := ours(before), ours(after)
 		if !heldNamesIntent(&turn.Node{Keys: v1alpha1.Keys{Held: before.Held, Detached: after.Detached, Managed: after.Managed}}) {
 			was.Held, is.Held = "", "" // an admin has changed why the node is out
@@ -37,11 +41,13 @@ func (e *engine) released(n *node, before, after *turn.Node) {
 }
 
 // takenOut reports whether an admin has detached the node or set managed=false.
-func takenOut(n *turn.Node) bool { return n.Detached != nil || n.Managed != nil && !*n.Managed }
+func takenOut(n *turn.Node) bool { return n.Detached != nil || unmanaged(n) }
+
+func unmanaged(n *turn.Node) bool { return n.Managed != nil && !*n.Managed }
 
 // heldNamesIntent reports whether held names an intent that is on the Node.
 func heldNamesIntent(n *turn.Node) bool {
-	return n.Held == v1alpha1.ReasonDetached && n.Detached != nil || n.Held == v1alpha1.ReasonUnmanaged && n.Managed != nil && !*n.Managed
+	return n.Held == v1alpha1.ReasonDetached && n.Detached != nil || n.Held == v1alpha1.ReasonUnmanaged && unmanaged(n)
 }
 
 // ours returns the Node's keys except those that users write.
