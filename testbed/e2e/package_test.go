@@ -3,15 +3,23 @@ package e2e
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/node/turn"
 	"lockkeeper.dev/lockkeeper/testbed/realhost"
 )
 
 // TestPackage takes the package through its life on a host: install, reload, upgrade, stop and upgrade, remove, purge.
 // It uses the packaged command line and configuration.
+// When the package is removed, and not when it is upgraded, the host gives its node up. No coordinator runs; the test plays it.
 func TestPackage(t *testing.T) {
 	leftOut(t)
 	must(t, cp.ApplyLockkeeper(within(t, soon))) // a host publishes nothing before it has read the policies
@@ -43,6 +51,9 @@ func TestPackage(t *testing.T) {
 		out, err := install(within(t, soon), h, deb)
 		t.Logf("# dpkg -i\n%s", out)
 		must(t, err)
+		if strings.Contains(out, " leaves") {
+			t.Errorf("the host leaves although the package was installed or upgraded: %s", out)
+		}
 	}
 
 	put(debs.older)
@@ -80,15 +91,66 @@ func TestPackage(t *testing.T) {
 	do("systemctl", "start", "lockkeeper")
 	until(t, soon, h.Name(), "to be downgraded", func(n *turn.Node) bool { return n.Host != nil && n.Host.Version == "v"+olderVersion })
 
-	do("dpkg", "-r", "lockkeeper")
+	coordinate(t, h.Name(), `{"metadata":{"labels":{"lockkeeper.dev/state":"idle"}}}`)
+	released := make(chan error, 1)
+	go func() {
+		_, err := cp.WaitNode(within(t, soon), h.Name(), "to say that it is not managed", func(n *corev1.Node) bool {
+			return n != nil && strings.Contains(n.Annotations[v1alpha1.AnnotationHost], `"managed":false`)
+		})
+		released <- err
+		coordinate(t, h.Name(), `{"metadata":{"labels":{"lockkeeper.dev/state":null,"lockkeeper.dev/wants":null,"lockkeeper.dev/held":"Unmanaged"},`+
+			`"annotations":{"lockkeeper.dev/host":null}}}`)
+	}()
+	out := do("dpkg", "-r", "lockkeeper")
+	must(t, <-released)
+	if !strings.Contains(out, h.Name()+" leaves; waiting up to 2m") || !strings.Contains(out, h.Name()+" has left.") {
+		t.Error("dpkg -r does not say that the host has left")
+	}
+	if got := ourKeys(t, h.Name()); got != "held" {
+		t.Errorf("after its removal the Node has %q, expected only held", got)
+	}
 	is("is-active", "inactive")
 	do("sh", "-c", "test ! -e /usr/bin/lockkeeper && grep -q '"+edited+"' /etc/lockkeeper/lockkeeper.toml")
 	put(debs.older)
 	is("is-enabled", "enabled")
 	is("is-active", "active")
-	do("dpkg", "-P", "lockkeeper")
+	until(t, soon, h.Name(), "to be published again after its removal", func(n *turn.Node) bool { return n.Host != nil && n.Host.Managed })
+	do("dpkg", "-P", "lockkeeper") // no coordinator has adopted it, so the host removes its keys
+	if got := ourKeys(t, h.Name()); got != "held" {
+		t.Errorf("purged, the Node has %q, expected only held", got)
+	}
 	do("sh", "-c", "test ! -e /etc/lockkeeper && test ! -e /var/cache/lockkeeper && test ! -e /etc/systemd/system/multi-user.target.wants/lockkeeper.service")
 	if out := do("systemctl", "--failed", "--no-legend"); strings.Contains(out, "lockkeeper") {
 		t.Errorf("systemd still knows the unit: %s", out)
 	}
+}
+
+// coordinate patches a Node as the coordinator.
+func coordinate(t *testing.T, name, patch string) {
+	t.Helper()
+	config, err := cp.CoordinatorConfig()
+	must(t, err)
+	client, err := kubernetes.NewForConfig(config)
+	must(t, err)
+	_, err = client.CoreV1().Nodes().Patch(within(t, soon), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: "lockkeeper-coordinator"})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// ourKeys returns lockkeeper's labels and annotations on a Node, sorted, without their prefix.
+func ourKeys(t *testing.T, name string) string {
+	t.Helper()
+	n, err := cp.Client().CoreV1().Nodes().Get(within(t, soon), name, metav1.GetOptions{})
+	must(t, err)
+	var keys []string
+	for _, m := range []map[string]string{n.Labels, n.Annotations} {
+		for key := range m {
+			if short, ours := strings.CutPrefix(key, v1alpha1.Prefix); ours {
+				keys = append(keys, short)
+			}
+		}
+	}
+	slices.Sort(keys)
+	return strings.Join(keys, " ")
 }

@@ -16,6 +16,17 @@ func (r *root) isEnabled() string {
 	return strings.TrimSpace(out)
 }
 
+// standIn puts a program in the place of lockkeeper that writes down how it is called, and fails like a wait that times out. The scripts
+// then find a system on which systemd runs. What it returns reports whether the host was made to leave since the last call.
+func (r *root) standIn() (left func() bool) {
+	r.must("sh", "-c", `mkdir -p /run/systemd/system; rm /usr/bin/lockkeeper
+printf '#!/bin/sh\necho "$@" >>/called\nexit 4\n' >/usr/bin/lockkeeper; chmod 0755 /usr/bin/lockkeeper`)
+	return func() bool {
+		out := r.must("sh", "-c", "cat /called 2>/dev/null; rm -f /called")
+		return strings.Contains(out, "leave --this-host\n")
+	}
+}
+
 func TestDeb(t *testing.T) {
 	t.Parallel()
 	r := newRoot(t)
@@ -51,7 +62,17 @@ func TestDeb(t *testing.T) {
 	}
 	r.must("systemctl", "enable", "lockkeeper.service")
 
+	left := r.standIn()
+	r.must("dpkg", "-i", upgrade)
+	if left() {
+		t.Error("upgraded: the host was made to leave")
+	}
+	r.standIn()
+	r.must("sh", "-c", "mkdir -p /run/lockkeeper; touch /run/lockkeeper/leaving") // as the command does
 	r.must("dpkg", "-r", "lockkeeper")
+	if !left() {
+		t.Error("removed: the host was not made to leave")
+	}
 	if r.has("/usr/bin/lockkeeper") || !r.has(conf) {
 		t.Error("removed: the binary should be gone and the configuration stay")
 	}
@@ -59,6 +80,10 @@ func TestDeb(t *testing.T) {
 	if got := r.isEnabled(); got != "enabled" {
 		t.Errorf("installed again: %s, expected enabled", got)
 	}
+	if r.has("/run/lockkeeper/leaving") {
+		t.Error("installed again: the host would leave again")
+	}
+	r.must("rm", "-r", "/run/systemd")
 
 	r.must("sh", "-c", "echo secret >/etc/lockkeeper/coordinator.kubeconfig; mkdir -p /var/cache/lockkeeper /var/lib/lockkeeper; touch /var/cache/lockkeeper/x /var/lib/lockkeeper/x")
 	r.must("dpkg", "-P", "lockkeeper")
@@ -106,7 +131,11 @@ func TestRPM(t *testing.T) {
 	}
 	r.must("systemctl", "enable", "lockkeeper.service")
 	r.must("sed", "-i", `s/^#mode = .*/mode = "observe"/`, conf)
+	left := r.standIn()
 	rpm("-U", "--nodeps", upgrade)
+	if left() {
+		t.Error("upgraded: the host was made to leave")
+	}
 	if got := r.must("lockkeeper", "version"); !strings.HasPrefix(got, "lockkeeper v1.3.0-rc.1 ") {
 		t.Errorf("upgraded: %q", got)
 	}
@@ -119,7 +148,12 @@ func TestRPM(t *testing.T) {
 	if got := strings.TrimSpace(rpm("-q", "lockkeeper")); got != "lockkeeper-1.3.0~rc.1-1.x86_64" {
 		t.Errorf("upgraded: installed is %q", got)
 	}
+	r.standIn()
+	r.must("sh", "-c", "mkdir -p /run/lockkeeper; touch /run/lockkeeper/leaving") // as the command does
 	rpm("-e", "--nodeps", "lockkeeper")
+	if !left() {
+		t.Error("removed: the host was not made to leave")
+	}
 	if r.has("/usr/bin/lockkeeper") || r.has(conf) || !r.has(conf+".rpmsave") {
 		t.Error("removed: the binary should be gone and the changed configuration be kept aside")
 	}
@@ -128,9 +162,13 @@ func TestRPM(t *testing.T) {
 	}
 
 	// An administrator's preset enables it.
+	r.must("rm", "-r", "/run/systemd")
 	r.must("sh", "-c", "mkdir -p /etc/systemd/system-preset; echo 'enable lockkeeper.service' >/etc/systemd/system-preset/10-us.preset")
 	rpm("-i", "--nodeps", old)
 	if got := r.isEnabled(); got != "enabled" {
 		t.Errorf("installed with a preset: %s, expected enabled", got)
+	}
+	if r.has("/run/lockkeeper/leaving") {
+		t.Error("installed again: the host would leave again")
 	}
 }
