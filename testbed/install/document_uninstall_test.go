@@ -34,7 +34,8 @@ func TestUninstallAsWritten(t *testing.T) {
 	in := operations(t)
 	in.read("uninstall.md")
 
-	in.says(in.next("One host"), 1, "node-3  has left", "1 node left.", "kubectl label node node-3 lockkeeper.dev/managed-")
+	in.next("One host") // the variable
+	in.says(in.next("One host"), 1, "node-3  has left", "1 node left.", "\n  kubectl label node node-3 lockkeeper.dev/managed-")
 	in.node("to have left", func(n *corev1.Node) bool { return bare("false")(nil, n) })
 	in.hosts[2].StopLockkeeper()
 	in.next("One host")

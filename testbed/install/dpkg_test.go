@@ -16,10 +16,14 @@ func (r *root) isEnabled() string {
 	return strings.TrimSpace(out)
 }
 
-// standIn puts a program in the place of lockkeeper that writes down how it is called, and fails like a wait that times out. The scripts
-// then find a system on which systemd runs. What it returns reports whether the host was made to leave since the last call.
+// booted makes the scripts of a package find a system on which systemd runs, and that a removal has left in this boot. /run is empty at
+// each command; $1 is the root.
+const booted = `mkdir -p "$1/run/systemd/system" "$1/run/lockkeeper" && touch "$1/run/lockkeeper/leaving" && `
+
+// standIn puts a program in the place of lockkeeper that writes down how it is called, and fails like a wait that times out. What it
+// returns reports whether the host was made to leave since the last call.
 func (r *root) standIn() (left func() bool) {
-	r.must("sh", "-c", `mkdir -p /run/systemd/system; rm /usr/bin/lockkeeper
+	r.must("sh", "-c", `rm /usr/bin/lockkeeper
 printf '#!/bin/sh\necho "$@" >>/called\nexit 4\n' >/usr/bin/lockkeeper; chmod 0755 /usr/bin/lockkeeper`)
 	return func() bool {
 		out := r.must("sh", "-c", "cat /called 2>/dev/null; rm -f /called")
@@ -63,27 +67,22 @@ func TestDeb(t *testing.T) {
 	r.must("systemctl", "enable", "lockkeeper.service")
 
 	left := r.standIn()
-	r.must("dpkg", "-i", upgrade)
+	r.must("sh", "-c", booted+"dpkg -i "+upgrade)
 	if left() {
 		t.Error("upgraded: the host was made to leave")
 	}
 	r.standIn()
-	r.must("sh", "-c", "mkdir -p /run/lockkeeper; touch /run/lockkeeper/leaving") // as the command does
-	r.must("dpkg", "-r", "lockkeeper")
+	r.must("sh", "-c", booted+"dpkg -r lockkeeper")
 	if !left() {
 		t.Error("removed: the host was not made to leave")
 	}
 	if r.has("/usr/bin/lockkeeper") || !r.has(conf) {
 		t.Error("removed: the binary should be gone and the configuration stay")
 	}
-	r.must("dpkg", "-i", upgrade)
+	r.must("sh", "-c", booted+"dpkg -i "+upgrade+" && test ! -e /run/lockkeeper/leaving") // it does not leave again
 	if got := r.isEnabled(); got != "enabled" {
 		t.Errorf("installed again: %s, expected enabled", got)
 	}
-	if r.has("/run/lockkeeper/leaving") {
-		t.Error("installed again: the host would leave again")
-	}
-	r.must("rm", "-r", "/run/systemd")
 
 	r.must("sh", "-c", "echo secret >/etc/lockkeeper/coordinator.kubeconfig; mkdir -p /var/cache/lockkeeper /var/lib/lockkeeper; touch /var/cache/lockkeeper/x /var/lib/lockkeeper/x")
 	r.must("dpkg", "-P", "lockkeeper")
@@ -104,9 +103,10 @@ func TestDeb(t *testing.T) {
 func TestRPM(t *testing.T) {
 	t.Parallel()
 	r := newRoot(t)
+	system, then := "", ""
 	rpm := func(args ...string) string {
 		t.Helper()
-		out, err := r.outside(append([]string{"rpm", "--root", r.dir}, args...)...)
+		out, err := r.outside(append([]string{"sh", "-c", system + `root=$1 && shift && rpm --root "$root" "$@"` + then, "sh", r.dir}, args...)...)
 		if err != nil {
 			t.Fatalf("rpm %s: %v\n%s", strings.Join(args, " "), err, out)
 		}
@@ -132,6 +132,7 @@ func TestRPM(t *testing.T) {
 	r.must("systemctl", "enable", "lockkeeper.service")
 	r.must("sed", "-i", `s/^#mode = .*/mode = "observe"/`, conf)
 	left := r.standIn()
+	system = booted
 	rpm("-U", "--nodeps", upgrade)
 	if left() {
 		t.Error("upgraded: the host was made to leave")
@@ -149,7 +150,6 @@ func TestRPM(t *testing.T) {
 		t.Errorf("upgraded: installed is %q", got)
 	}
 	r.standIn()
-	r.must("sh", "-c", "mkdir -p /run/lockkeeper; touch /run/lockkeeper/leaving") // as the command does
 	rpm("-e", "--nodeps", "lockkeeper")
 	if !left() {
 		t.Error("removed: the host was not made to leave")
@@ -162,13 +162,10 @@ func TestRPM(t *testing.T) {
 	}
 
 	// An administrator's preset enables it.
-	r.must("rm", "-r", "/run/systemd")
 	r.must("sh", "-c", "mkdir -p /etc/systemd/system-preset; echo 'enable lockkeeper.service' >/etc/systemd/system-preset/10-us.preset")
+	then = ` && test ! -e "$root/run/lockkeeper/leaving"` // it does not leave again
 	rpm("-i", "--nodeps", old)
 	if got := r.isEnabled(); got != "enabled" {
 		t.Errorf("installed with a preset: %s, expected enabled", got)
-	}
-	if r.has("/run/lockkeeper/leaving") {
-		t.Error("installed again: the host would leave again")
 	}
 }
