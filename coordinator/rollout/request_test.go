@@ -1,6 +1,7 @@
 package rollout_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -40,12 +41,7 @@ func hurried(n *turn.Node) bool {
 	if n.Request == nil || !n.Request.Now || n.Host == nil {
 		return false
 	}
-	for _, c := range n.Host.Changes {
-		if c == requested {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(n.Host.Changes, requested)
 }
 
 // mayBegin reports whether the policy lets the node's turn begin.
