@@ -52,7 +52,7 @@ var allowedImports = map[string][]string{
 	"api":           {"api"},
 	"packaging":     {"api", "packaging"},
 
-	"packaging/render": {"api", "cli/migrate", "node/config", "node/turn", "packaging"},
+	"packaging/render": {"api", "cli/migrate", "coordinator/notify", "node/config", "node/turn", "packaging"},
 
 	"coordinator/rollout": {"api", "node/turn", "policy"},
 	// The host's metrics are rendered from the record that the host keeps.

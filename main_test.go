@@ -30,6 +30,7 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/cli/report"
 	"lockkeeper.dev/lockkeeper/coordinator/forecast"
+	"lockkeeper.dev/lockkeeper/coordinator/notify"
 	"lockkeeper.dev/lockkeeper/node/config"
 	"lockkeeper.dev/lockkeeper/node/local"
 	"lockkeeper.dev/lockkeeper/packaging/render"
@@ -752,10 +753,18 @@ func TestPackagedUpToDate(t *testing.T) {
 		"An entry with a `*` is a pattern. An entry also covers the instances of a template of that name. The API server refuses a\n" +
 		"policy that names one of these units. It accepts a policy that names an instance, but that policy is invalid\n" +
 		"(`InvalidPolicy`). A host also refuses a unit that has such a name as an alias.\n\n" + policy.RefusedUnitsTable()
+	outputs := map[string]string{}
+	for _, o := range jsonOutputs {
+		outputs[o.title] = render.JSONTable(jsonFields(t, o.of))
+	}
+	exits := "| status | meaning |\n| --- | --- |\n"
+	for _, e := range report.ExitStatuses() {
+		exits += fmt.Sprintf("| %d | %s |\n", e.Status, e.Means)
+	}
 	for file, want := range map[string]string{
 		"docs/policy-reference.md":        reference,
-		"docs/status.md":                  withExitTable(t, "docs/status.md"),
-		"docs/json.md":                    jsonPage(t),
+		"docs/status.md":                  filled(t, "docs/status.md", map[string]string{"exit statuses": exits}),
+		"docs/json.md":                    filled(t, "docs/json.md", outputs),
 		"packaging/lockkeeper.toml":       render.Sample(head, keys),
 		"packaging/man/lockkeeper.8":      page("lockkeeper.8", map[string]func(*render.Roff){"COMMANDS": func(r *render.Roff) { r.Commands(commands) }, "EXITS": exitItems}),
 		"packaging/man/lockkeeper.toml.5": page("lockkeeper.toml.5", map[string]func(*render.Roff){"KEYS": func(r *render.Roff) { r.Keys(keys) }}),
@@ -774,15 +783,30 @@ func TestPackagedUpToDate(t *testing.T) {
 	}
 }
 
+// filled returns the page with its rendered parts.
+func filled(t *testing.T, page string, parts map[string]string) string {
+	t.Helper()
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := render.Fill(string(text), parts)
+	if err != nil {
+		t.Fatalf("%s: %v", page, err)
+	}
+	return want
+}
+
 // jsonOutputs are the JSON outputs of the commands.
 var jsonOutputs = []struct {
 	title string
 	of    reflect.Type
 }{
-	{"`status`", reflect.TypeFor[report.Report]()},
-	{"`status` on a host that cannot read the cluster", reflect.TypeFor[report.HostView]()},
-	{"`plan`", reflect.TypeFor[forecast.Forecast]()},
-	{"`history`", reflect.TypeFor[report.HistoryList]()},
+	{"status", reflect.TypeFor[report.Report]()},
+	{"status on a host", reflect.TypeFor[report.HostView]()},
+	{"plan", reflect.TypeFor[forecast.Forecast]()},
+	{"history", reflect.TypeFor[report.HistoryList]()},
+	{"notification", reflect.TypeFor[notify.Message]()},
 }
 
 // elsewhere has the types whose fields docs/json.md does not list.
@@ -792,24 +816,6 @@ var elsewhere = map[reflect.Type]string{
 	reflect.TypeFor[v1alpha1.Last]():             "It is the annotation `" + v1alpha1.AnnotationLast + "`.",
 	reflect.TypeFor[v1alpha1.HostUpdateStatus](): "See [hostupdate.md](hostupdate.md).",
 	reflect.TypeFor[v1alpha1.Hook]():             "See [policy-reference.md](policy-reference.md).",
-}
-
-// jsonPage is docs/json.md.
-func jsonPage(t *testing.T) string {
-	var b strings.Builder
-	b.WriteString(`# The JSON output
-
-<!-- Rendered from the types of cli/report and coordinator/forecast. Do not edit: make docs -->
-
-This page lists every field of ` + "`-o json`" + ` and ` + "`-o yaml`" + `, for programs that read them. Fields are
-added and never renamed. A field that is empty or zero may be missing. Times are RFC 3339, durations
-are Go's (` + "`1h30m0s`" + `). Commands that print nothing but messages, and ` + "`wait`" + `, have no such output.
-`)
-	for _, o := range jsonOutputs {
-		fields := jsonFields(t, o.of)
-		b.WriteString("\n## " + o.title + "\n\n" + render.JSONTable(fields))
-	}
-	return b.String()
 }
 
 func jsonFields(t *testing.T, of reflect.Type) []render.JSONField {
@@ -908,26 +914,6 @@ func exitItems(r *render.Roff) {
 	for _, e := range report.ExitStatuses() {
 		r.Item(fmt.Sprintf("`%d`", e.Status), e.Means)
 	}
-}
-
-// withExitTable returns the document with its table of exit statuses as the code has it.
-func withExitTable(t *testing.T, file string) string {
-	const begin, end = "Do not edit this table: make docs -->\n", "<!-- End of the rendered table. -->"
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	before, rest, found := strings.Cut(string(text), begin)
-	_, after, closed := strings.Cut(rest, end)
-	if !found || !closed {
-		t.Fatalf("%s has no place for the exit statuses", file)
-	}
-	var table strings.Builder
-	table.WriteString("\n| status | meaning |\n| --- | --- |\n")
-	for _, e := range report.ExitStatuses() {
-		table.WriteString(fmt.Sprintf("| %d | %s |\n", e.Status, e.Means))
-	}
-	return before + begin + table.String() + "\n" + end + after
 }
 
 // renderedCommands are the visible commands and flags of the command line.

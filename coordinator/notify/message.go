@@ -13,22 +13,24 @@ import (
 type Message struct {
 	// Time is when the coordinator noticed the occasion, in UTC.
 	Time time.Time `json:"time"`
-	// Cluster is notify.cluster of the coordinator's file.
-	Cluster  string            `json:"cluster,omitempty"`
+	// Cluster is `notify.cluster` of the coordinator's file.
+	Cluster string `json:"cluster,omitempty"`
+	// Occasion is one of the occasions in docs/notifications.md.
 	Occasion v1alpha1.Occasion `json:"occasion"`
-	// Nodes are the nodes that the message is about, at most [MaxNames]; More is
-	// how many others there are.
+	// Nodes are the nodes that the message is about, at most ten.
 	Nodes []string `json:"nodes,omitempty"`
-	More  int      `json:"more,omitempty"`
+	// More is how many other nodes the message is about.
+	More int `json:"more,omitempty"`
 	// Policy is the DisruptionPolicy that decides about the node, or that is halted.
 	Policy string `json:"policy,omitempty"`
-	// Turn is the ID of the node's turn, and Result how it ended.
-	Turn   string          `json:"turn,omitempty"`
+	// Turn is the ID of the node's turn.
+	Turn string `json:"turn,omitempty"`
+	// Result is how the turn ended: Done, Cancelled, BackedOut or Failed.
 	Result v1alpha1.Result `json:"result,omitempty"`
 	// Reason is one of docs/reasons.md or docs/events.md. A message about several
 	// nodes has it if it is the same for all of them.
 	Reason v1alpha1.Reason `json:"reason,omitempty"`
-	// Text is the message for people, one line of at most [MaxText] bytes.
+	// Text is all of it for people, in one line.
 	Text string `json:"message"`
 }
 

@@ -45,10 +45,11 @@ const (
 	MaxText = 2000
 	// MaxNames is how many nodes a message names.
 	MaxNames = 10
+	// MaxAnswer bounds what is read of the receiver's answer, in bytes.
+	MaxAnswer = 64 << 10
 
-	maxField  = 256      // bytes of any other field
-	maxAnswer = 64 << 10 // bytes of the receiver's answer
-	maxDetail = 256      // bytes of the answer in the journal
+	maxField  = 256 // bytes of any other field
+	maxDetail = 256 // bytes of the answer in the journal
 )
 
 // Options configures a Sender.
@@ -98,7 +99,7 @@ func New(o Options) *Sender {
 		o.Count = func(string) {}
 	}
 	client := webclient.New(webclient.Options{
-		TokenFile: o.TokenFile, TokenKey: "notify.token_file", Agent: "lockkeeper-coordinator/" + o.Version, MaxAnswer: maxAnswer, Conns: 1,
+		TokenFile: o.TokenFile, TokenKey: "notify.token_file", Agent: "lockkeeper-coordinator/" + o.Version, MaxAnswer: MaxAnswer, Conns: 1,
 	})
 	return &Sender{o: o, kick: make(chan struct{}, 1), post: func(ctx context.Context, body []byte) error { return post(ctx, client, o.URL, body) }}
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -13,7 +12,6 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -24,37 +22,6 @@ import (
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
-
-var update = flag.Bool("update", false, "rewrite docs/notifications.md")
-
-func TestDocsUpToDate(t *testing.T) {
-	const file = "../../docs/notifications.md"
-	if *update {
-		if err := os.WriteFile(file, []byte(Docs()), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	have, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if string(have) != Docs() {
-		t.Errorf("%s differs from the code; run make docs", file)
-	}
-	// The documented fields must equal the fields of the type.
-	var names []string
-	for field := range reflect.TypeFor[Message]().Fields() {
-		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
-		names = append(names, name)
-	}
-	var documented []string
-	for _, f := range fields {
-		documented = append(documented, f[0])
-	}
-	if !slices.Equal(names, documented) {
-		t.Errorf("the fields are %v, documented are %v", names, documented)
-	}
-}
 
 // journal collects what was logged.
 type journal struct {

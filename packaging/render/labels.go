@@ -165,112 +165,39 @@ var stopKey = keyDoc{
 	unset: "kubectl -n lockkeeper annotate lease lockkeeper lockkeeper.dev/paused-",
 }
 
-// Labels returns docs/labels-and-annotations.md.
-func Labels() string {
-	var b strings.Builder
-	b.WriteString(`# Labels and annotations
-
-` + generated + `This page lists every label and annotation of lockkeeper: who writes it, its values, and how to set
-and remove it. [operations.md](operations.md) says when to use which.
-
-In the commands, ` + "`$NODE`" + ` is the name of the node:
-
-` + "```sh" + `
-NODE=node-3
-` + "```" + `
-
-## What people set
-
-Each of these keys needs permission to patch Nodes, and a verb on ` + "`nodes.lockkeeper.dev`" + `
-([security.md](security.md#intents)). Cluster administrators have both. Setting, changing and
-removing a key need the same verb. The API server refuses a misspelled key.
-
-The keys are deleted together with the Node object. To keep a machine from being rebooted even if
-its Node is created again, set ` + "`paused`" + ` in the [host's file](configuration.md).
-
-`)
+// labels returns the parts of docs/labels-and-annotations.md.
+func labels() map[string]string {
+	var intents, hook, records, stop strings.Builder
 	for i := range adminKeys {
-		adminKeys[i].section(&b)
+		adminKeys[i].section(&intents)
 	}
-	b.WriteString(`### The JSON form
-
-` + "`paused` and `detached`" + ` accept JSON with these members, all optional:
-
-| member | value |
-| --- | --- |
-| ` + "`reason`" + ` | text, for people |
-| ` + "`by`" + ` | text: who set it |
-| ` + "`until`" + ` | a time in RFC 3339. The coordinator removes the annotation at that time, by its own clock |
-| ` + "`force`" + ` | ` + "`true` or `false`; only for `detached`" + ` |
-
-JSON that cannot be read still pauses or detaches, without an end. An Event (` + "`InvalidIntent`" + `) says
-what is wrong with it.
-
-## What hooks set
-
-`)
-	hookKey.section(&b)
-	b.WriteString(`## What lockkeeper writes
-
-The admission policies keep everyone else from setting these keys, administrators included. Only a
-Node's own host sets the keys of the host.
-
-A user with the verb ` + "`override`" + ` on ` + "`nodes.lockkeeper.dev`" + ` can remove such a key, for example with
-` + "`kubectl label node NODE lockkeeper.dev/state-`" + `. Cluster administrators have the verb. Remove keys
-only where lockkeeper no longer runs. Elsewhere it writes most of them again, and if the mark is
-removed, the cordon stays.
-
-| key | kind | written by | means | values | example |
-| --- | --- | --- | --- | --- | --- |
-`)
+	hookKey.section(&hook)
+	stopKey.section(&stop)
+	var rows [][]string
 	for _, k := range ownKeys {
 		example := "below"
 		if k.values != isJSON {
-			example = "`" + k.examples[0] + "`"
+			example = codes(k.examples[0])
+		} else {
+			fmt.Fprintf(&records, "\n`%s`:\n\n```json\n%s\n```\n", k.key, indented(k.examples[0]))
 		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s |\n", k.key, k.kind(), k.writer(), cell(k.means), cell(k.values), example)
+		rows = append(rows, []string{codes(k.key), k.kind(), k.writer(), k.means, k.values, example})
 	}
-	for _, k := range ownKeys {
-		if k.values == isJSON {
-			fmt.Fprintf(&b, "\n`%s`:\n\n```json\n%s\n```\n", k.key, indented(k.examples[0]))
-		}
+	return map[string]string{
+		"intents": intents.String(), "hook": hook.String(), "records": records.String(), "stop": stop.String(),
+		"keys": table([]string{"key", "kind", "written by", "means", "values", "example"}, rows),
+		"conditions": table([]string{"object", "conditions", "page"}, [][]string{
+			{"`DisruptionPolicy`", spaced(v1alpha1.ConditionValid, v1alpha1.ConditionProgressing, v1alpha1.ConditionHalted), "[policy.md](policy.md)"},
+			{"`HostUpdate`", spaced(v1alpha1.ConditionPlanned, v1alpha1.ConditionCordoned, v1alpha1.ConditionDrained, v1alpha1.ConditionApplied,
+				v1alpha1.ConditionRebooted, v1alpha1.ConditionUncordoned, v1alpha1.ConditionComplete, v1alpha1.ConditionBlocked, v1alpha1.ConditionFailed),
+				"[hostupdate.md](hostupdate.md)"},
+			{"`Node`, only with `lifecycle_conditions = true` in the host's file", "Kubernetes' own", "[hostupdate.md](hostupdate.md#the-nodes-lifecycle-conditions)"},
+		}),
 	}
-	b.WriteString(`
-lockkeeper removes these keys from a node that is detached or not managed. It leaves ` + "`held`" + `, which
-says why, and the labels for information.
-
-## On the Lease
-
-lockkeeper reads one annotation on its Lease. The Lease is ` + "`lockkeeper`" + ` in the namespace
-` + "`lockkeeper`" + `, unless you chose [other names](install.md#1-prepare-the-cluster). Setting the
-annotation needs permission to patch the Lease, and no other verb.
-
-`)
-	stopKey.section(&b)
-	b.WriteString(`## Conditions
-
-| object | conditions | page |
-| --- | --- | --- |
-`)
-	fmt.Fprintf(&b, "| `DisruptionPolicy` | `%s` `%s` `%s` | [policy.md](policy.md) |\n", v1alpha1.ConditionValid, v1alpha1.ConditionProgressing, v1alpha1.ConditionHalted)
-	fmt.Fprintf(&b, "| `HostUpdate` | `%s` | [hostupdate.md](hostupdate.md) |\n", strings.Join([]string{v1alpha1.ConditionPlanned, v1alpha1.ConditionCordoned,
-		v1alpha1.ConditionDrained, v1alpha1.ConditionApplied, v1alpha1.ConditionRebooted, v1alpha1.ConditionUncordoned, v1alpha1.ConditionComplete,
-		v1alpha1.ConditionBlocked, v1alpha1.ConditionFailed}, "` `"))
-	b.WriteString("| `Node`, only with `lifecycle_conditions = true` in the host's file | Kubernetes' own | [hostupdate.md](hostupdate.md#the-nodes-lifecycle-conditions) |\n")
-	b.WriteString(`
-## Field managers
-
-lockkeeper writes under these names, which ` + "`kubectl get node NODE -o yaml --show-managed-fields`" + `
-shows.
-
-| field manager | who |
-| --- | --- |
-| ` + "`lockkeeper-host`" + ` | the host, on its Node and its HostUpdate |
-| ` + "`lockkeeper-coordinator`" + ` | the coordinator, on Nodes and on the status of policies |
-| ` + "`lockkeeper-admin`" + ` | a person, with a command of lockkeeper's |
-`)
-	return b.String()
 }
+
+// spaced lists values as Markdown code, without commas.
+func spaced(values ...string) string { return "`" + strings.Join(values, "` `") + "`" }
 
 // section writes what people need to know about a key that they set.
 func (k *keyDoc) section(b *strings.Builder) {

@@ -60,7 +60,7 @@ func Reference(crd []byte) (string, error) {
 	version := &def.Spec.Versions[0]
 	root := &version.Schema.OpenAPIV3Schema
 	var b strings.Builder
-	fmt.Fprintf(&b, "# %s\n\n"+generated+"This page lists every field of a %[1]s, with its default and bounds.\n\n", def.Spec.Names.Kind)
+	fmt.Fprintf(&b, "# %s\n\n<!-- Rendered from code by `make docs`; do not edit. -->\n\nThis page lists every field of a %[1]s, with its default and bounds.\n\n", def.Spec.Names.Kind)
 	fmt.Fprintf(&b, "`apiVersion: %s/%s`, %s, `kubectl get %s` or %s.\n\n%s\n\n", def.Spec.Group, version.Name, strings.ToLower(def.Spec.Scope)+"-scoped",
 		def.Spec.Names.Plural, strings.Join(def.Spec.Names.ShortNames, ", "), root.Description)
 	b.WriteString("The API server writes the defaults into the object, and refuses values out of bounds with the\n" +

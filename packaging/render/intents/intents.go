@@ -117,61 +117,17 @@ var Matrix = []struct {
 	}},
 }
 
-// Page returns docs/intents.md, as Markdown. The text generated goes below the heading.
-func Page(generated string) string {
-	var b strings.Builder
-	b.WriteString("# Intents in each state\n\n" + generated + intro)
+// Tables returns a Markdown table for each intent.
+func Tables() map[string]string {
+	all := map[string]string{}
 	for _, intent := range Matrix {
-		fmt.Fprintf(&b, "\n## %s\n\n", intent.Intent)
+		var b strings.Builder
 		b.WriteString("| where the node is | set: the coordinator | set: the host | rests | if the machine is dead | removed: the coordinator | removed: the host | arrives |\n" +
 			"| --- | --- | --- | --- | --- | --- | --- | --- |\n")
 		for _, c := range intent.Cells {
 			fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %s | %s |\n", c.Place, c.Coordinator, c.Host, c.Rest, c.Dead, c.CoordinatorCleared, c.HostCleared, c.End)
 		}
+		all[intent.Intent] = b.String()
 	}
-	return b.String()
+	return all
 }
-
-const intro = `This page shows what happens when an admin takes a node out of lockkeeper's care or pauses it, in each
-state, and what happens when the admin removes the intent again.
-
-In the tables:
-
-- *set* and *removed* are what the coordinator and the host do next, each on its own, from the Node
-  as it is at that moment.
-- *rests* is where the node stays while the intent is set. *cordoned* means that the Node is
-  unschedulable.
-- *if the machine is dead* is where the node stays if its machine goes down for good in the place
-  where the intent is set. A node that is not ` + "`absent`" + ` there keeps its slot. Detach it with force or, if
-  a reboot or apply is committed, delete the Node.
-- *arrives* is where the node is in the end, and by which turn: *the same turn* that the intent met,
-  *a new turn*, or *no turn*, because nothing is left to do.
-- *releases the node* means that the coordinator removes every key of lockkeeper except ` + "`held`" + ` and the
-  information labels, in one write. With force, it also removes the mark, and the cordon stays.
-- *stops the clock* means that the time until the intent is removed does not count against the
-  timeouts of the turn. The coordinator also writes ` + "`held=Paused`" + `.
-- *refuses* means that the host does not do what the state asks for; the coordinator then backs the
-  turn out.
-
-Every turn here involves a drain and has one hook in each hook stage, which confirms when it is
-asked. A node cordoned before its turn stays cordoned.
-
-These rules hold in every cell:
-
-- **until**: when the time has passed, the coordinator removes the intent. The rest is as if an
-  admin had removed it.
-- **managed_by_default = false** in the host's file acts like managed=false, as soon as the host has
-  published it. The record of the last turn stays. The label counts for more than the file.
-- **A change of leaders**: the next leader releases the node or backs the turn out at once, where
-  the table says so, and in ` + "`applying`" + ` before the commit. Otherwise it takes the turn over first.
-- **The emergency stop** comes first: the state stays as it is until the stop is lifted. Then the
-  intent acts as in the tables.
-
-These rules hold for two intents on one node that lockkeeper has, so not in ` + "`absent`" + `:
-
-- **managed=false**, and a pause or a detach without force: managed=false acts.
-- **paused and detached** without force: the node is paused. When the pause ends, it is detached.
-- **detached with force**, and managed=false: the force acts.
-- **detached with force**, and paused: the force acts, unless a reboot or apply is committed. Then
-  the pause acts, and the force when the pause ends.
-`
