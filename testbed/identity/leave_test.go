@@ -10,8 +10,8 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// TestLeftovers removes what lockkeeper wrote from Nodes. The verb manage suffices on a Node that is labeled managed=false and has
-// neither a state nor a mark. On any other Node, or in a write that changes that label too, it does not.
+// TestLeftovers removes what lockkeeper wrote from Nodes. On a Node that is labeled managed=false and has neither a state nor a mark,
+// this needs the verb manage. On any other Node, and in a write that changes that label too, it needs override.
 func TestLeftovers(t *testing.T) {
 	fixture(t)
 	people(t)
@@ -34,7 +34,7 @@ func TestLeftovers(t *testing.T) {
 	}{
 		{"out", `"false"`, "null", "null", operator, all, ""},
 		{"out, one key", `"false"`, "null", "null", operator, held, ""},
-		{"out, without the verb", `"false"`, "null", "null", patcher, held, needsOverride + "lockkeeper.dev/held"},
+		{"out, without the verb", `"false"`, "null", "null", patcher, held, "removing what lockkeeper wrote needs the verb manage on nodes.lockkeeper.dev: lockkeeper.dev/held"},
 		{"managed, with the verb override", "null", `"idle"`, `"t1"`, overrider, held, ""},
 
 		{"managed", "null", "null", "null", operator, held, needsOverride + "lockkeeper.dev/held"},
