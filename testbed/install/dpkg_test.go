@@ -134,6 +134,7 @@ func TestRPM(t *testing.T) {
 	left := r.standIn()
 	system = booted
 	rpm("-U", "--nodeps", upgrade)
+	system = ""
 	if left() {
 		t.Error("upgraded: the host was made to leave")
 	}
@@ -149,11 +150,7 @@ func TestRPM(t *testing.T) {
 	if got := strings.TrimSpace(rpm("-q", "lockkeeper")); got != "lockkeeper-1.3.0~rc.1-1.x86_64" {
 		t.Errorf("upgraded: installed is %q", got)
 	}
-	r.standIn()
 	rpm("-e", "--nodeps", "lockkeeper")
-	if !left() {
-		t.Error("removed: the host was not made to leave")
-	}
 	if r.has("/usr/bin/lockkeeper") || r.has(conf) || !r.has(conf+".rpmsave") {
 		t.Error("removed: the binary should be gone and the changed configuration be kept aside")
 	}
@@ -163,9 +160,15 @@ func TestRPM(t *testing.T) {
 
 	// An administrator's preset enables it.
 	r.must("sh", "-c", "mkdir -p /etc/systemd/system-preset; echo 'enable lockkeeper.service' >/etc/systemd/system-preset/10-us.preset")
-	then = ` && test ! -e "$root/run/lockkeeper/leaving"` // it does not leave again
+	system, then = `mkdir -p "$1/run/lockkeeper" && touch "$1/run/lockkeeper/leaving" && `, ` && test ! -e "$root/run/lockkeeper/leaving"` // it does not leave again
 	rpm("-i", "--nodeps", old)
 	if got := r.isEnabled(); got != "enabled" {
 		t.Errorf("installed with a preset: %s, expected enabled", got)
+	}
+	system, then = booted, ""
+	r.standIn()
+	rpm("-e", "--nodeps", "lockkeeper")
+	if !left() {
+		t.Error("removed: the host was not made to leave")
 	}
 }
