@@ -153,7 +153,7 @@ const exitHelp = `Exit statuses of lockkeeper:
   2   ` + "`status --exit-code`" + `: the rollout is under way.
   3   ` + "`status --exit-code`" + `: the rollout is held, halted or stopped. ` + "`plan" + `
       --exit-code` + "`" + `: a node would be held.
-  4   ` + "`wait --timeout`" + `: the timeout expired before the goal was reached.
+  4   ` + "`wait` and `leave`" + `: the timeout expired first.
   64  The command line is wrong. Nothing was done.
   78  This host's configuration is invalid. Nothing was started. systemd does
       not start the service again.
