@@ -757,13 +757,14 @@ func TestPackagedUpToDate(t *testing.T) {
 	for _, o := range jsonOutputs {
 		outputs[o.title] = render.JSONTable(jsonFields(t, o.of))
 	}
-	exits := "| status | meaning |\n| --- | --- |\n"
+	var exits strings.Builder
+	exits.WriteString("| status | meaning |\n| --- | --- |\n")
 	for _, e := range report.ExitStatuses() {
-		exits += fmt.Sprintf("| %d | %s |\n", e.Status, e.Means)
+		exits.WriteString(fmt.Sprintf("| %d | %s |\n", e.Status, e.Means))
 	}
 	for file, want := range map[string]string{
 		"docs/policy-reference.md":        reference,
-		"docs/status.md":                  filled(t, "docs/status.md", map[string]string{"exit statuses": exits}),
+		"docs/status.md":                  filled(t, "docs/status.md", map[string]string{"exit statuses": exits.String()}),
 		"docs/json.md":                    filled(t, "docs/json.md", outputs),
 		"packaging/lockkeeper.toml":       render.Sample(head, keys),
 		"packaging/man/lockkeeper.8":      page("lockkeeper.8", map[string]func(*render.Roff){"COMMANDS": func(r *render.Roff) { r.Commands(commands) }, "EXITS": exitItems}),

@@ -4,6 +4,7 @@ package fullnode
 
 import (
 	"fmt"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/validation"
@@ -102,10 +103,11 @@ const alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789
 
 // short is another name for each number, the short ones first.
 func short(i int) string {
-	name := string(alphabet[i%len(alphabet)])
+	var name strings.Builder
+	name.WriteString(string(alphabet[i%len(alphabet)]))
 	for i /= len(alphabet); i > 0; i /= len(alphabet) {
 		i--
-		name += string(alphabet[i%len(alphabet)])
+		name.WriteString(string(alphabet[i%len(alphabet)]))
 	}
-	return name
+	return name.String()
 }

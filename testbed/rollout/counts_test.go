@@ -16,7 +16,7 @@ func TestStatus(t *testing.T) {
 	s.policyShows("web", "selected 4, up to date 4, wanting 0, in turn 0, unavailable 0, failed 0, allowed 2; "+
 		"Valid True Valid; Progressing False UpToDate; Halted False WithinMaxFailed")
 	s.kubectlShows("web", "Name=web Priority=10 Mode=Observe Selected=4 UpToDate=4 InTurn=0 Allowed=2 Valid=True Progressing=UpToDate",
-		"Failed=0 Wanting=0 Unavailable=0 Paused=false Halted=False")
+		"Failed=0 Wanting=0 Unavailable=0 Paused=false RulesOnly=false Halted=False")
 
 	s.stage("node-1", "node-2", "node-3", "node-4")
 	s.heldIdle(v1alpha1.ReasonWouldGrant, "node-1", "node-2")
@@ -24,7 +24,7 @@ func TestStatus(t *testing.T) {
 	s.policyShows("web", "selected 4, up to date 0, wanting 4, in turn 0, unavailable 0, failed 0, allowed 2; "+
 		"Valid True Valid; Progressing False WouldGrant; Halted False WithinMaxFailed")
 	s.kubectlShows("web", "Name=web Priority=10 Mode=Observe Selected=4 UpToDate=0 InTurn=0 Allowed=2 Valid=True Progressing=WouldGrant",
-		"Failed=0 Wanting=4 Unavailable=0 Paused=false Halted=False")
+		"Failed=0 Wanting=4 Unavailable=0 Paused=false RulesOnly=false Halted=False")
 	s.nothingBegins("node-5", "node-1", "node-2", "node-3", "node-4")
 
 	s.policy("web", "{mode: Act"+rest)
@@ -33,7 +33,7 @@ func TestStatus(t *testing.T) {
 	s.policyShows("web", "selected 4, up to date 0, wanting 4, in turn 2, unavailable 2, failed 0, allowed 2; "+
 		"Valid True Valid; Progressing True InTurn; Halted False WithinMaxFailed")
 	s.kubectlShows("web", "Name=web Priority=10 Mode=Act Selected=4 UpToDate=0 InTurn=2 Allowed=2 Valid=True Progressing=InTurn",
-		"Failed=0 Wanting=4 Unavailable=2 Paused=false Halted=False")
+		"Failed=0 Wanting=4 Unavailable=2 Paused=false RulesOnly=false Halted=False")
 
 	s.lockkeeper("confirm", "node-1", "check")
 	s.back("node-1")
@@ -49,5 +49,5 @@ func TestStatus(t *testing.T) {
 	s.policyShows("web", "selected 4, up to date 4, wanting 0, in turn 0, unavailable 0, failed 0, allowed 2; "+
 		"Valid True Valid; Progressing False UpToDate; Halted False WithinMaxFailed")
 	s.kubectlShows("web", "Name=web Priority=10 Mode=Act Selected=4 UpToDate=4 InTurn=0 Allowed=2 Valid=True Progressing=UpToDate",
-		"Failed=0 Wanting=0 Unavailable=0 Paused=false Halted=False")
+		"Failed=0 Wanting=0 Unavailable=0 Paused=false RulesOnly=false Halted=False")
 }

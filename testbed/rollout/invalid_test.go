@@ -40,7 +40,7 @@ func TestInvalidDuringRollout(t *testing.T) {
 		}
 	}
 	s.kubectlShows("web", "Name=web Priority=10 Mode=Act Selected=3 UpToDate=0 InTurn=1 Allowed=1 Valid=False Progressing=InTurn",
-		"Failed=0 Wanting=3 Unavailable=1 Paused=false Halted=False")
+		"Failed=0 Wanting=3 Unavailable=1 Paused=false RulesOnly=false Halted=False")
 	s.lockkeeper("confirm", "node-1", "check")
 	s.back("node-1")
 	s.stage("node-4")
