@@ -812,9 +812,9 @@ var jsonOutputs = []struct {
 
 // elsewhere has the types whose fields docs/json.md does not list.
 var elsewhere = map[reflect.Type]string{
-	reflect.TypeFor[v1alpha1.Host]():             "It is the annotation `" + v1alpha1.AnnotationHost + "`.",
-	reflect.TypeFor[v1alpha1.Grant]():            "It is the annotation `" + v1alpha1.AnnotationGrant + "`.",
-	reflect.TypeFor[v1alpha1.Last]():             "It is the annotation `" + v1alpha1.AnnotationLast + "`.",
+	reflect.TypeFor[v1alpha1.Host]():             "Its fields are those of the annotation `" + v1alpha1.AnnotationHost + "`.",
+	reflect.TypeFor[v1alpha1.Grant]():            "Its fields are those of the annotation `" + v1alpha1.AnnotationGrant + "`.",
+	reflect.TypeFor[v1alpha1.Last]():             "Its fields are those of the annotation `" + v1alpha1.AnnotationLast + "`.",
 	reflect.TypeFor[v1alpha1.HostUpdateStatus](): "See [hostupdate.md](hostupdate.md).",
 	reflect.TypeFor[v1alpha1.Hook]():             "See [policy-reference.md](policy-reference.md).",
 }

@@ -47,15 +47,16 @@ const (
 	SourceRequest Source = "Request"
 )
 
-// Change is something on a host that calls for a disruption.
+// Change is something on a host that calls for a disruption. The version of a file or unit is
+// [VersionAbsent] or a digest, see [DigestKey]. [Change.Same] compares versions.
 type Change struct {
+	// Source is where the change comes from: OSUpdate, Sentinel, File, Unit or Request.
 	Source Source `json:"source"`
-	// Name tells changes of one source apart: a path, a unit's name. Empty
-	// for OSUpdate and Request.
+	// Name distinguishes changes from one source: a path, or the name of a unit. It is missing for
+	// OSUpdate and Request.
 	Name string `json:"name,omitempty"`
-	// Version is what the change leads to, if the source says so: an OS
-	// version; for File and Unit a digest or [VersionAbsent], see [DigestKey].
-	// Empty when it does not. Versions are compared by [Change.Same].
+	// Version is what the change leads to: an OS version or, for File and Unit, a digest or
+	// "absent". It is missing if the source does not say.
 	Version string `json:"version,omitempty"`
 }
 

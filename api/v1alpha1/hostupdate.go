@@ -205,13 +205,13 @@ type PendingChange struct {
 //
 // +kubebuilder:object:generate=true
 type EngineStatus struct {
-	// Operation is the engine's own name for it, such as DOWNLOADING.
+	// Operation is what the engine does, by its own name, such as DOWNLOADING.
 	Operation UpdateName `json:"operation"`
 	// Version is the version that the operation is about.
 	//
 	// +optional
 	Version UpdateName `json:"version,omitempty"`
-	// Progress of a download in percent, in steps of ten.
+	// Progress is the progress of a download in percent, in steps of ten.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=0
@@ -229,15 +229,15 @@ type EngineStatus struct {
 //
 // +kubebuilder:object:generate=true
 type OSStatus struct {
-	// ID is os-release's ID.
+	// ID is the value of ID in os-release.
 	//
 	// +optional
 	ID UpdateName `json:"id,omitempty"`
-	// Version is os-release's VERSION_ID.
+	// Version is the value of VERSION_ID in os-release.
 	//
 	// +optional
 	Version UpdateName `json:"version,omitempty"`
-	// Group is update.conf's GROUP.
+	// Group is the value of GROUP in update.conf.
 	//
 	// +optional
 	Group UpdateName `json:"group,omitempty"`
@@ -331,23 +331,23 @@ func blockerKinds() string {
 //
 // +kubebuilder:object:generate=true
 type Blocker struct {
-	// Kind is what sort of thing it is.
+	// Kind is the kind of thing that blocks the host.
 	//
 	// +kubebuilder:validation:Enum=PodDisruptionBudget;Pod;Finalizer;Webhook;APIServer;Inhibitor;Session;Hook;Volume;Unit;Source
 	Kind BlockerKind `json:"kind"`
-	// Name is the thing's: namespace/name of a budget or pod, the name of a hook,
-	// a unit, a user, a path, or of the process that holds an inhibitor.
+	// Name is the name of that thing, such as namespace/name of a budget or pod, a
+	// path, or the name of a hook, a unit, a user or a process.
 	Name UpdateName `json:"name"`
 	// Pod is the pod that does not leave, as namespace/name.
 	//
 	// +optional
 	Pod UpdateName `json:"pod,omitempty"`
-	// Message says what is wrong, with the message of the API server or systemd
-	// where those have any, with a budget's figures and who has to act.
+	// Message says what is wrong and who has to act. It includes the message of the
+	// API server or systemd, if there is one.
 	//
 	// +optional
 	Message UpdateText `json:"message,omitempty"`
-	// Since is when it began to block.
+	// Since is when it began to block the host.
 	Since metav1.Time `json:"since"`
 }
 
@@ -355,15 +355,15 @@ type Blocker struct {
 //
 // +kubebuilder:object:generate=true
 type DrainStatus struct {
-	// Total is how many pods had to go since this drain began.
+	// Total is how many pods this drain had to remove.
 	//
 	// +kubebuilder:validation:Minimum=0
 	Total int32 `json:"total"`
-	// Evicted is how many of them have been evicted and are gone.
+	// Evicted is how many of these pods were evicted and are gone.
 	//
 	// +kubebuilder:validation:Minimum=0
 	Evicted int32 `json:"evicted"`
-	// Remaining is how many are left, those that are terminating included.
+	// Remaining is how many are left, including those that are terminating.
 	//
 	// +kubebuilder:validation:Minimum=0
 	Remaining int32 `json:"remaining"`
@@ -378,10 +378,10 @@ type DrainStatus struct {
 //
 // +kubebuilder:object:generate=true
 type StageTime struct {
-	// State is the state.
+	// State is a state of the turn.
 	State UpdateName `json:"state"`
-	// Seconds is how long the turn was in it. The stages of a turn add up to the
-	// turn.
+	// Seconds is how long the turn was in that state. All states of a turn add up to
+	// its duration.
 	//
 	// +kubebuilder:validation:Minimum=0
 	Seconds int64 `json:"seconds"`
@@ -408,24 +408,25 @@ type TurnStatus struct {
 //
 // +kubebuilder:object:generate=true
 type FinishedTurn struct {
-	// Turn is its ID.
+	// Turn is the turn's ID.
 	Turn UpdateName `json:"turn"`
-	// Result is how it ended: Done, Cancelled, BackedOut or Failed.
+	// Result is how the turn ended: Done, Cancelled, BackedOut or Failed.
 	Result UpdateName `json:"result"`
-	// Reason is why, if not Done.
+	// Reason is why the result is not Done.
 	//
 	// +optional
 	Reason UpdateName `json:"reason,omitempty"`
-	// Changes are what the turn was for.
+	// Changes lists the changes that the turn was for.
 	//
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
 	Changes []UpdateText `json:"changes,omitempty"`
-	// Started and Ended are when it began and ended.
+	// Started is when the turn began.
 	Started metav1.Time `json:"started"`
-	Ended   metav1.Time `json:"ended"`
-	// Stages are how long it was in each state, in order.
+	// Ended is when the turn ended.
+	Ended metav1.Time `json:"ended"`
+	// Stages lists the states of the turn, in order, and how long each took.
 	//
 	// +optional
 	// +listType=atomic

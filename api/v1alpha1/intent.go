@@ -14,13 +14,15 @@ import (
 // text, taken as the reason, or JSON. The annotation's presence is what
 // counts; a payload that does not parse still pauses or detaches.
 type Intent struct {
+	// Reason is a text for people.
 	Reason string `json:"reason,omitempty"`
-	By     string `json:"by,omitempty"`
-	// Until is when the coordinator removes the annotation, judged by the
-	// coordinator's clock alone. nil: never.
+	// By says who set the intent.
+	By string `json:"by,omitempty"`
+	// Until is when the coordinator removes the annotation, by the coordinator's own clock. If it is
+	// missing, only a user removes the annotation.
 	Until *time.Time `json:"until,omitempty"`
-	// Force, for detached only: let go at once, except while a reboot or an
-	// apply is committed.
+	// Force is for `detached` only: the node is released at once, unless a reboot or an apply is
+	// committed.
 	Force bool `json:"force,omitempty"`
 }
 
@@ -81,13 +83,14 @@ func ParseIntent(s string) (Intent, error) {
 
 // Request is the payload of [AnnotationRequest] and [AnnotationRequestNow].
 type Request struct {
-	Action string `json:"action"` // "reboot"
-	// Reason and By are for people: one line each, of at most MaxRequestReason and
-	// MaxRequestBy bytes.
+	// Action is "reboot".
+	Action string `json:"action"`
+	// Reason is a text for people: one line of at most 256 bytes.
 	Reason string `json:"reason,omitempty"`
-	By     string `json:"by,omitempty"`
-	// Now: the request came by AnnotationRequestNow. Only records have it. In a payload
-	// it is an error, because the key decides which permission the request needs.
+	// By says who requests the reboot: one line of at most 128 bytes.
+	By string `json:"by,omitempty"`
+	// Now is true if the request came by `lockkeeper.dev/request-now`. Only records have it. In the
+	// annotation it is an error, because the key decides which permission the request needs.
 	Now bool `json:"now,omitempty"`
 }
 

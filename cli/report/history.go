@@ -14,13 +14,15 @@ import (
 
 // Turn is a finished turn from the HostUpdate of a node.
 type Turn struct {
-	Node string `json:"node"` // the Node's name
+	// Node is the Node's name.
+	Node string `json:"node"`
 	v1alpha1.FinishedTurn
 }
 
 // HistoryList is what `lockkeeper history -o json` prints: fields are added, never renamed.
 type HistoryList struct {
-	Turns []Turn `json:"turns"` // the latest first
+	// Turns lists the turns, the latest first.
+	Turns []Turn `json:"turns"`
 }
 
 // History returns the turns in the HostUpdates, the latest first. Each host keeps its last

@@ -15,13 +15,18 @@ import (
 // HostView is what one host knows, for when the cluster cannot be read.
 // Its JSON form is that of `lockkeeper status -o json` then.
 type HostView struct {
-	View    string    `json:"view"` // "host"
-	Time    time.Time `json:"time"` // by this host's clock
-	Status  Status    `json:"status"`
-	Running bool      `json:"running"` // lockkeeper's process
-	// Why is why the cluster was not read.
-	Why  string       `json:"why"`
-	Host local.Status `json:"host"` // its last report
+	// View is "host".
+	View string `json:"view"`
+	// Time is the present time, by this host's clock.
+	Time time.Time `json:"time"`
+	// Status is the status of this host: UpToDate, Rolling, Held or Stopped.
+	Status Status `json:"status"`
+	// Running is true if lockkeeper's process runs on this host.
+	Running bool `json:"running"`
+	// Why says why the cluster was not read.
+	Why string `json:"why"`
+	// Host is the last report of lockkeeper's process on this host.
+	Host local.Status `json:"host"`
 }
 
 // BuildHost makes a HostView of the last report of the host's process.

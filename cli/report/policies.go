@@ -12,10 +12,11 @@ import (
 // Policy is one DisruptionPolicy and the nodes whose rollout it decides.
 type Policy struct {
 	rollout.PolicyFigures
-	// Problems are what is wrong with it, field by field; with any it is invalid.
+	// Problems lists what is wrong with the policy, one entry for each field. A policy with problems
+	// is invalid.
 	Problems []string `json:"problems,omitempty"`
-	// End is when its nodes are expected to be up to date; null if none of them wants
-	// anything or is in a turn.
+	// End says when the policy's nodes are expected to be up to date. It is missing if none of them
+	// wants anything or is in a turn.
 	End *End `json:"end,omitempty"`
 }
 

@@ -25,30 +25,38 @@ const (
 
 // End is an estimate of when the rollout ends.
 type End struct {
-	// At is to the minute; null if it is unknown, for the reason in Unknown.
-	At      *time.Time `json:"at,omitempty"`
-	Unknown string     `json:"unknown,omitempty"`
-	// Left is how many nodes want something or are in a turn. Held of them are held for a
-	// reason of their own; At leaves them out.
+	// At is the expected time, rounded to the minute. It is missing if the time is unknown.
+	At *time.Time `json:"at,omitempty"`
+	// Unknown says why the time is unknown.
+	Unknown string `json:"unknown,omitempty"`
+	// Left is how many nodes want something or are in a turn.
 	Left int `json:"left"`
+	// Held is how many of these nodes are held for a reason of their own. The expected time does not
+	// include them.
 	Held int `json:"held,omitempty"`
-	// Turn is how long a turn is expected to take: as the last TurnsSeen did, or the
-	// policy's expectedDuration if TurnsSeen is missing.
-	Turn      metav1.Duration `json:"turn,omitzero"`
-	TurnsSeen int             `json:"turnsSeen,omitempty"`
+	// Turn is how long a turn is expected to take. It is the median of the last turns, or the
+	// policy's `expectedDuration` if `turnsSeen` is missing.
+	Turn metav1.Duration `json:"turn,omitzero"`
+	// TurnsSeen is the number of turns that the median is from.
+	TurnsSeen int `json:"turnsSeen,omitempty"`
 }
 
 // Versions are what the hosts run, as they last reported it; those that most hosts
 // run come first.
 type Versions struct {
-	OS         []Version `json:"os"`         // of the operating system
-	Lockkeeper []Version `json:"lockkeeper"` // of lockkeeper
+	// OS lists the versions of the operating systems.
+	OS []Version `json:"os"`
+	// Lockkeeper lists the versions of lockkeeper.
+	Lockkeeper []Version `json:"lockkeeper"`
 }
 
 // Version is a version and how many nodes have it.
 type Version struct {
-	Version string `json:"version"` // an OS's with its ID, as in "flatcar 4230.2.0"
-	Nodes   int    `json:"nodes"`   // how many have it
+	// Version is the version. For an operating system, it begins with the system's ID, as in
+	// "flatcar 4230.2.0".
+	Version string `json:"version"`
+	// Nodes is how many nodes have the version.
+	Nodes int `json:"nodes"`
 }
 
 // estimate computes when the rollout is expected to end.

@@ -39,30 +39,41 @@ const (
 
 // Report is the state of the cluster at one moment. Its JSON form is that of `lockkeeper status -o json`: fields are added, never renamed.
 type Report struct {
-	View    string    `json:"view"` // "cluster"; on a host that cannot read it, "host"
-	Time    time.Time `json:"time"` // when it was read, by the API server's clock
-	Status  Status    `json:"status"`
-	Summary string    `json:"summary"` // the first line of the text
-	// Selector is the label selector of -l. With it, Status, Summary, Nodes and the counts of nodes
-	// are about the nodes that it matches. Everything else is about all nodes; End is missing.
+	// View is "cluster" if the report is about the cluster. On a host that cannot read the cluster,
+	// it is "host", and the fields are those of the next section.
+	View string `json:"view"`
+	// Time is when the cluster was read, by the API server's clock.
+	Time time.Time `json:"time"`
+	// Status is the status of the fleet: UpToDate, Rolling, Held, Halted or Stopped.
+	Status Status `json:"status"`
+	// Summary is the first line of the text output.
+	Summary string `json:"summary"`
+	// Selector is the label selector of -l. With it, `status`, `summary`, `nodes` and the counts of
+	// nodes are about the nodes that match, and `end` is missing. Everything else is about all
+	// nodes.
 	Selector string `json:"selector,omitempty"`
 
+	// Coordinator says who coordinates, according to the Lease.
 	Coordinator Coordinator `json:"coordinator"`
-	// Stop is set while nothing is promoted.
-	Stop    *Stop   `json:"stop,omitempty"`
+	// Stop is set if the emergency stop is set or the Lease does not exist. No turn begins or
+	// advances then.
+	Stop *Stop `json:"stop,omitempty"`
+	// Figures has counts of nodes.
 	Figures Figures `json:"figures"`
-	// End is when all nodes are expected to be up to date; null if no node wants
-	// anything or is in a turn.
-	End      *End     `json:"end,omitempty"`
+	// End says when all nodes are expected to be up to date. It is missing if no node wants anything
+	// or is in a turn.
+	End *End `json:"end,omitempty"`
+	// Versions lists the versions that the hosts last reported. The versions that most hosts run
+	// come first.
 	Versions Versions `json:"versions"`
-	// Policies are all DisruptionPolicies, in the order in which they win.
+	// Policies lists all DisruptionPolicies, the one that takes precedence first.
 	Policies []Policy `json:"policies"`
-	// PoliciesError is why they could not be read. Budgets are unknown then, and the reason that
-	// holds a node is the one that the coordinator last wrote on it.
+	// PoliciesError says why the policies could not be read. The budgets are unknown then, and the
+	// reason that holds a node is the one that the coordinator last wrote on it.
 	PoliciesError string `json:"policiesError,omitempty"`
-	// Slots are the nodes that count as unavailable, by name.
+	// Slots lists the nodes that count as unavailable, by name.
 	Slots []rollout.Slot `json:"slots"`
-	// Nodes are all nodes of the cluster; those that need attention come first.
+	// Nodes lists all nodes of the cluster. Those that need attention come first.
 	Nodes []Node `json:"nodes"`
 
 	taken string // which nodes take slots and why, in one line
@@ -70,94 +81,133 @@ type Report struct {
 
 // Coordinator is the coordinator, according to the Lease.
 type Coordinator struct {
-	Lease string `json:"lease"` // namespace/name
-	// Live reports whether the Lease is held and was renewed in time.
-	Live  bool   `json:"live"`
-	Node  string `json:"node,omitempty"`  // where the coordinator runs, or ran last
-	Epoch string `json:"epoch,omitempty"` // the Lease's holder, which names one term
-	// Since is when its term began, Renewed when it last renewed the Lease.
-	Since   *time.Time `json:"since,omitempty"`
+	// Lease is the Lease, as namespace/name.
+	Lease string `json:"lease"`
+	// Live is true if the Lease is held and its holder has renewed it in time.
+	Live bool `json:"live"`
+	// Node is the node on which the coordinator runs or, if there is none, last ran.
+	Node string `json:"node,omitempty"`
+	// Epoch is the Lease's holder. It identifies one term of one coordinator.
+	Epoch string `json:"epoch,omitempty"`
+	// Since is when the coordinator's term began.
+	Since *time.Time `json:"since,omitempty"`
+	// Renewed is when the coordinator last renewed the Lease.
 	Renewed *time.Time `json:"renewed,omitempty"`
-	// Error is why the Lease could not be read; the other fields are empty then.
+	// Error says why the Lease could not be read. The other fields are empty then.
 	Error string `json:"error,omitempty"`
 }
 
 // Stop is the emergency stop.
 type Stop struct {
-	NoLease bool   `json:"noLease,omitempty"` // the Lease does not exist, which stops everything too
-	Text    string `json:"text,omitempty"`    // the reason, as its author wrote it
+	// NoLease is true if the Lease does not exist. That stops everything too.
+	NoLease bool `json:"noLease,omitempty"`
+	// Text is the reason, as its author wrote it.
+	Text string `json:"text,omitempty"`
 }
 
 // Figures are counts of nodes.
 type Figures struct {
-	Total    int `json:"total"`    // of the cluster
-	Managed  int `json:"managed"`  // by lockkeeper
-	UpToDate int `json:"upToDate"` // managed, want nothing and are in no turn
-	InTurn   int `json:"inTurn"`   // in a turn
-	// WantReboot, WantDrain and WantApply are nodes in no turn, by what they want.
+	// Total is the number of nodes in the cluster.
+	Total int `json:"total"`
+	// Managed is the number of nodes that lockkeeper manages.
+	Managed int `json:"managed"`
+	// UpToDate is the number of managed nodes that want nothing and are in no turn.
+	UpToDate int `json:"upToDate"`
+	// InTurn is the number of nodes in a turn.
+	InTurn int `json:"inTurn"`
+	// WantReboot is the number of nodes in no turn that want a reboot.
 	WantReboot int `json:"wantReboot"`
-	WantDrain  int `json:"wantDrain"`
-	WantApply  int `json:"wantApply"`
-	// Unknown are managed nodes whose host has not reported in its present boot.
+	// WantDrain is the number of nodes in no turn that want a drain.
+	WantDrain int `json:"wantDrain"`
+	// WantApply is the number of nodes in no turn that want an apply.
+	WantApply int `json:"wantApply"`
+	// Unknown is the number of managed nodes whose host has not reported in its present boot.
 	Unknown int `json:"unknown"`
 
-	Unavailable int  `json:"unavailable"` // as the budget counts them
-	Budget      int  `json:"budget"`      // how many nodes may be unavailable
-	Failed      int  `json:"failed"`      // and not cleared
-	MaxFailed   int  `json:"maxFailed"`   // the lowest of the policies that have nodes
-	Halted      bool `json:"halted"`      // at least one policy is halted
-	// SettlingUntil is the end of the settle time after the last turn.
+	// Unavailable is the number of nodes that the budget counts as unavailable.
+	Unavailable int `json:"unavailable"`
+	// Budget is how many nodes may be unavailable.
+	Budget int `json:"budget"`
+	// Failed is the number of nodes whose turn failed and was not cleared.
+	Failed int `json:"failed"`
+	// MaxFailed is the lowest `maxFailed` of the policies that have nodes.
+	MaxFailed int `json:"maxFailed"`
+	// Halted is true if at least one policy is halted.
+	Halted bool `json:"halted"`
+	// SettlingUntil is when the settle time after the last turn ends.
 	SettlingUntil *time.Time `json:"settlingUntil,omitempty"`
 }
 
 // Node is one node.
 type Node struct {
-	Name    string `json:"name"`    // of the Node
-	Status  Status `json:"status"`  // UpToDate, Rolling or Held
-	Managed bool   `json:"managed"` // by lockkeeper
-	// Policy is the one that decides the node's rollout; "" if none selects it.
+	// Name is the Node's name.
+	Name string `json:"name"`
+	// Status is the node's status: UpToDate, Rolling or Held.
+	Status Status `json:"status"`
+	// Managed is true if lockkeeper manages the node.
+	Managed bool `json:"managed"`
+	// Policy is the policy that decides the node's rollout. It is missing if no policy selects the
+	// node.
 	Policy string `json:"policy,omitempty"`
 
-	State v1alpha1.State  `json:"state"`           // "" is absent
-	Wants v1alpha1.Wants  `json:"wants,omitempty"` // what it wants
-	Held  v1alpha1.Reason `json:"held,omitempty"`  // the reason that holds it
+	// State is the node's state. It is empty if lockkeeper has set no state on the node.
+	State v1alpha1.State `json:"state"`
+	// Wants is what the host wants: nothing, apply, drain or reboot.
+	Wants v1alpha1.Wants `json:"wants,omitempty"`
+	// Held is the reason that holds the node.
+	Held v1alpha1.Reason `json:"held,omitempty"`
 	// Why says what the node waits for, or what comes next.
 	Why string `json:"why,omitempty"`
 
-	Turn string `json:"turn,omitempty"` // the ID of its turn
-	// TurnSince and StageSince are when the turn and its present stage began.
-	TurnSince  *time.Time `json:"turnSince,omitempty"`
+	// Turn is the ID of the node's present turn.
+	Turn string `json:"turn,omitempty"`
+	// TurnSince is when the turn began.
+	TurnSince *time.Time `json:"turnSince,omitempty"`
+	// StageSince is when the present stage of the turn began.
 	StageSince *time.Time `json:"stageSince,omitempty"`
-	// Hooks are those that the present stage waits for.
+	// Hooks lists the hooks that the present stage waits for.
 	Hooks []Hook `json:"hooks,omitempty"`
 
 	// Slot is set if the node counts as unavailable.
 	Slot *rollout.Slot `json:"slot,omitempty"`
 
-	Ready         bool   `json:"ready"`                   // its Ready condition is True
-	Unschedulable bool   `json:"unschedulable,omitempty"` // it is cordoned
-	Marked        bool   `json:"marked,omitempty"`        // the cordon is lockkeeper's
-	ControlPlane  bool   `json:"controlPlane,omitempty"`  // it is a node of the control plane
-	Zone          string `json:"zone,omitempty"`          // its label topology.kubernetes.io/zone
-	BootID        string `json:"bootID,omitempty"`        // of its present boot, as the kubelet reports it
+	// Ready is true if the Node's condition Ready is True.
+	Ready bool `json:"ready"`
+	// Unschedulable is true if the node is cordoned, no matter by whom.
+	Unschedulable bool `json:"unschedulable,omitempty"`
+	// Marked is true if the cordon is lockkeeper's.
+	Marked bool `json:"marked,omitempty"`
+	// ControlPlane is true if the node belongs to the control plane.
+	ControlPlane bool `json:"controlPlane,omitempty"`
+	// Zone is the value of the node's label topology.kubernetes.io/zone.
+	Zone string `json:"zone,omitempty"`
+	// BootID is the ID of the present boot, as the kubelet reports it.
+	BootID string `json:"bootID,omitempty"`
 
-	// Host, Grant and Last are the records on the Node; null if absent or unreadable. Ack is the
-	// host's last ack, unparsed.
-	Host     *v1alpha1.Host   `json:"host,omitempty"`
-	Grant    *v1alpha1.Grant  `json:"grant,omitempty"`
-	Last     *v1alpha1.Last   `json:"last,omitempty"`
-	Ack      string           `json:"ack,omitempty"`
-	Paused   *v1alpha1.Intent `json:"paused,omitempty"`   // missing if it is not paused
-	Detached *v1alpha1.Intent `json:"detached,omitempty"` // missing if it is not detached
-	// Request is the reboot that an admin requests; null if none is, or if it does not parse.
+	// Host is the host's record. It is missing if the Node has none or it cannot be read.
+	Host *v1alpha1.Host `json:"host,omitempty"`
+	// Grant is the record of the present turn. It is missing if the Node has none or it cannot be
+	// read.
+	Grant *v1alpha1.Grant `json:"grant,omitempty"`
+	// Last is the record of the last turn. It is missing if the Node has none or it cannot be read.
+	Last *v1alpha1.Last `json:"last,omitempty"`
+	// Ack is the value of the annotation `lockkeeper.dev/ack`.
+	Ack string `json:"ack,omitempty"`
+	// Paused is set if the node is paused.
+	Paused *v1alpha1.Intent `json:"paused,omitempty"`
+	// Detached is set if the node is detached.
+	Detached *v1alpha1.Intent `json:"detached,omitempty"`
+	// Request is the reboot that an admin requests. It is missing if no reboot is requested or the
+	// request cannot be read.
 	Request *v1alpha1.Request `json:"request,omitempty"`
-	Retry   string            `json:"retry,omitempty"` // the ID of the failed turn that a user has cleared
-	// Update is the status of the node's HostUpdate, which is read for nodes in a turn; null if it
-	// was not read or is from another boot.
+	// Retry is the ID of the turn that a user has cleared.
+	Retry string `json:"retry,omitempty"`
+	// Update is the status of the node's HostUpdate. It is read only for nodes in a turn, and
+	// missing if it is from another boot.
 	Update *v1alpha1.HostUpdateStatus `json:"update,omitempty"`
-	// UpdateError is why the HostUpdate cannot be decoded; "" if it can.
+	// UpdateError says why the HostUpdate cannot be decoded.
 	UpdateError string `json:"updateError,omitempty"`
-	// Problems are keys whose value could not be read.
+	// Problems lists the keys whose value could not be read.
 	Problems []string `json:"problems,omitempty"`
 
 	rank     int  // how much attention it needs; 0 is most
@@ -166,8 +216,10 @@ type Node struct {
 
 // Hook is one hook that a stage waits for.
 type Hook struct {
-	Name      string `json:"name"`      // as in the policy
-	Confirmed bool   `json:"confirmed"` // for this turn
+	// Name is the hook's name in the policy.
+	Name string `json:"name"`
+	// Confirmed is true if the hook has confirmed for this turn.
+	Confirmed bool `json:"confirmed"`
 }
 
 // Lease has the fields of the Lease that matter.

@@ -28,153 +28,176 @@ const (
 // Forecast is what would happen to the nodes in the question. Its JSON form is that of
 // `lockkeeper plan -o json`: fields are added, never renamed.
 type Forecast struct {
-	Time time.Time `json:"time"` // when the input was read, by the API server's clock
-	// Asked are the changes in the question. If it is empty, the forecast is about the
-	// changes that the hosts publish.
+	// Time is when the cluster was read, by the API server's clock.
+	Time time.Time `json:"time"`
+	// Asked lists the changes that --change names. If it is missing, the plan is about the changes
+	// that the hosts publish.
 	Asked []v1alpha1.Change `json:"asked,omitempty"`
-	// Held reports whether at least one of the nodes would be held.
+	// Held is true if at least one of the nodes would be held.
 	Held bool `json:"held"`
-	// Unseen lists what could not be read and is missing in the forecast.
+	// Unseen lists what could not be read and is missing in the plan.
 	Unseen []string `json:"unseen,omitempty"`
-	// NoPods reports that the pods could not be read.
+	// NoPods is true if the pods could not be read.
 	NoPods bool `json:"noPods,omitempty"`
-	// Groups are the nodes grouped by their answer. Groups are ordered by outcome: InTurn,
-	// Goes, Held, Nothing, NotManaged. Of the same outcome, the largest comes first.
+	// Groups lists the nodes, grouped by their result. The groups are ordered by outcome: InTurn,
+	// Goes, Held, Nothing, NotManaged. If several have the same outcome, the largest comes first.
 	Groups []Group `json:"groups"`
 }
 
 // Group is a set of nodes with the same answer.
 type Group struct {
 	Answer
-	Nodes []Node `json:"nodes"` // by name
+	// Nodes lists the nodes of the group, by name.
+	Nodes []Node `json:"nodes"`
 }
 
 // Answer is the part of the forecast that many nodes can share.
 type Answer struct {
+	// Outcome is what would happen to the nodes: InTurn (they are in a turn already), Goes (they
+	// would be granted a turn now), Held, Nothing (they have nothing to do) or NotManaged.
 	Outcome Outcome `json:"outcome"`
-	// Held is why the node would be held or, for a node in a turn, is held. Why explains
-	// it in the coordinator's words.
+	// Held is the reason that would hold the nodes or, for nodes in a turn, holds them.
 	Held v1alpha1.Reason `json:"held,omitempty"`
-	Why  string          `json:"why,omitempty"`
-	// State is set for a node in a turn.
+	// Why explains `held`, as the coordinator does.
+	Why string `json:"why,omitempty"`
+	// State is the state of nodes in a turn.
 	State v1alpha1.State `json:"state,omitempty"`
-	// Policy is the one that decides the node's rollout; "" if none selects it.
+	// Policy is the policy that decides the nodes' rollout. It is missing if no policy selects them.
 	Policy string `json:"policy,omitempty"`
 
-	// Changes are the changes in the question and those pending, each with its rule.
-	Changes []Change       `json:"changes,omitempty"`
-	Wants   v1alpha1.Wants `json:"wants"`           // what the node wants then
-	Drains  bool           `json:"drains"`          // the plan includes a drain
-	Steps   []Step         `json:"steps,omitempty"` // the plan
-	// HeldBack are the changes to OS versions that a policy holds back.
+	// Changes lists the changes that --change names and those that are pending, each with its rule.
+	Changes []Change `json:"changes,omitempty"`
+	// Wants is what the host would want then: nothing, apply, drain or reboot.
+	Wants v1alpha1.Wants `json:"wants"`
+	// Drains is true if the plan includes a drain.
+	Drains bool `json:"drains"`
+	// Steps lists the steps of the plan, in order.
+	Steps []Step `json:"steps,omitempty"`
+	// HeldBack lists the changes to OS versions that a policy holds back.
 	HeldBack []v1alpha1.Change `json:"heldBack,omitempty"`
 
-	// Stages are the stages of the node's next turn, in order. It is empty if no turn is
-	// expected.
+	// Stages lists the stages of the next turn, in order. It is missing if no turn is expected.
 	Stages []Stage `json:"stages,omitempty"`
-	// Rollout is set if a valid policy decides about the node and a turn is expected.
+	// Rollout is what the policy allows. It is missing if no valid policy decides about the nodes,
+	// or no turn is expected.
 	Rollout *Rollout `json:"rollout,omitempty"`
-	// Notes are further remarks, one sentence each.
+	// Notes has further remarks, one sentence each.
 	Notes []string `json:"notes,omitempty"`
 }
 
 // Change is one change and the rule that says what it costs.
 type Change struct {
 	v1alpha1.Change
-	// Pending: the host publishes the change already.
+	// Pending is true if the host publishes the change already.
 	Pending bool `json:"pending,omitempty"`
-	// Request is the request that the pending change is; null for other changes.
+	// Request is the request for a reboot. It is set only if the change is a pending request.
 	Request *v1alpha1.Request `json:"request,omitempty"`
-	// Rule is nil if no rule names the change. Then the change costs a drain and a
-	// reboot, or nothing if Unwatched.
+	// Rule is the rule that names the change. If it is missing, the change costs a drain and a
+	// reboot, or nothing if `unwatched` is true.
 	Rule *Rule `json:"rule,omitempty"`
-	// Unwatched: no rule names this file or unit, so the host does not watch it.
+	// Unwatched is true if no rule names this file or unit, so that the host does not watch it.
 	Unwatched bool `json:"unwatched,omitempty"`
-	// Wider are rules with shorter paths that also name the change. Replaced are rules
-	// with the same key in policies that do not win.
-	Wider    []Rule `json:"wider,omitempty"`
+	// Wider lists the rules with shorter paths that also name the change.
+	Wider []Rule `json:"wider,omitempty"`
+	// Replaced lists the rules with the same key, in policies that do not take precedence.
 	Replaced []Rule `json:"replaced,omitempty"`
 }
 
 // Rule is a rule of a policy.
 type Rule struct {
-	Key    string   `json:"key"`    // the changes that it names
-	Policy string   `json:"policy"` // the policy that has it
-	Costs  []string `json:"costs"`  // what they cost
+	// Key says which changes the rule names.
+	Key string `json:"key"`
+	// Policy is the policy that has the rule.
+	Policy string `json:"policy"`
+	// Costs lists the actions that these changes cost.
+	Costs []string `json:"costs"`
 }
 
 // Step is one action of the plan, and the changes that need it.
 type Step struct {
-	Action  string   `json:"action"`  // what the host does
-	Because []string `json:"because"` // a sentence for each change that needs it
+	// Action is what the host does.
+	Action string `json:"action"`
+	// Because has a sentence for each change that needs the step.
+	Because []string `json:"because"`
 }
 
 // Stage is a state of the turn and what it waits for.
 type Stage struct {
+	// State is the node's state in the stage.
 	State v1alpha1.State `json:"state"`
-	// Limit is how long the stage may take, and OnTimeout what happens after that. A hook
-	// stage has neither, because each hook has its own.
-	Limit     metav1.Duration    `json:"limit,omitzero"`
+	// Limit is how long the stage may take. A hook stage has none, because each hook has its own.
+	Limit metav1.Duration `json:"limit,omitzero"`
+	// OnTimeout is what happens when that time is over. A hook stage has none, because each hook has
+	// its own.
 	OnTimeout v1alpha1.OnTimeout `json:"onTimeout,omitempty"`
-	Hooks     []v1alpha1.Hook    `json:"hooks,omitempty"` // that it waits for
-	// HostHooks is how long the host's own hook units may take; 0: the host has none.
+	// Hooks lists the hooks that the stage waits for.
+	Hooks []v1alpha1.Hook `json:"hooks,omitempty"`
+	// HostHooks is how long the host's own hook units may take. It is missing if the host has none.
 	HostHooks metav1.Duration `json:"hostHooks,omitzero"`
-	// Volumes: the stage waits until no volume is attached.
+	// Volumes is true if the stage waits until no volume is attached.
 	Volumes bool `json:"volumes,omitempty"`
 }
 
 // Rollout is what the node's policy allows.
 type Rollout struct {
-	// Allowed is how many of the policy's nodes may be unavailable. Unavailable is how
-	// many are.
-	Allowed     int `json:"allowed"`
+	// Allowed is how many of the policy's nodes may be unavailable.
+	Allowed int `json:"allowed"`
+	// Unavailable is how many of the policy's nodes are unavailable.
 	Unavailable int `json:"unavailable"`
-	// Opens is when the next window opens that a turn fits in. Closes is when the window
-	// that is open now closes. Both are nil if the policy has no windows.
-	Opens  *time.Time `json:"opens,omitempty"`
+	// Opens is when the next window opens in which a turn fits. It is missing if such a window is
+	// open now, or if the policy has no windows.
+	Opens *time.Time `json:"opens,omitempty"`
+	// Closes is when the window closes that is open now. It is missing if no window is open.
 	Closes *time.Time `json:"closes,omitempty"`
-	// NeverOpens: no window that a turn fits in opens within eight days.
+	// NeverOpens is true if no window in which a turn fits opens within eight days.
 	NeverOpens bool `json:"neverOpens,omitempty"`
-	// OnClose is set only if it is Cancel.
+	// OnClose is Cancel if turns are backed out when the window closes. Otherwise it is missing.
 	OnClose v1alpha1.OnClose `json:"onClose,omitempty"`
-	// Gates are the names of the policy's gates. Only the coordinator checks them.
-	// GateClosed: the coordinator holds nodes of the policy because a gate is closed.
-	Gates      []string `json:"gates,omitempty"`
-	GateClosed bool     `json:"gateClosed,omitempty"`
+	// Gates lists the names of the policy's gates. Only the coordinator checks them.
+	Gates []string `json:"gates,omitempty"`
+	// GateClosed is true if the coordinator holds nodes of the policy because a gate is closed.
+	GateClosed bool `json:"gateClosed,omitempty"`
 }
 
 // Node is the part of the forecast that differs from node to node.
 type Node struct {
-	Name string `json:"name"` // of the Node
-	// Ahead is how many nodes come before this one in its policy's queue. It includes
-	// nodes that get the change at the same time. It is nil if the node is not queued.
+	// Name is the Node's name.
+	Name string `json:"name"`
+	// Ahead is how many nodes come before this one in its policy's queue. It includes nodes that get
+	// the change at the same time. It is missing if the node is not queued.
 	Ahead *int `json:"ahead,omitempty"`
-	// BeginsIn is the expected time until the node's turn begins; nil if unknown.
+	// BeginsIn is the expected time until the node's turn begins. It is missing if it is unknown.
 	BeginsIn *metav1.Duration `json:"beginsIn,omitempty"`
 
-	// Evict, Wait, Block and Leave are the node's pods, if its plan drains. The drain
-	// evicts the pods in Evict, waits for those in Wait, which are already ending, waits
-	// for those in Block but never evicts them, and ignores those in Leave.
+	// Evict lists the pods that the drain would evict.
 	Evict []Pod `json:"evict,omitempty"`
-	Wait  []Pod `json:"wait,omitempty"`
+	// Wait lists the pods that are ending already. The drain waits for them.
+	Wait []Pod `json:"wait,omitempty"`
+	// Block lists the pods that the drain waits for but never evicts.
 	Block []Pod `json:"block,omitempty"`
+	// Leave lists the pods that the drain ignores.
 	Leave []Pod `json:"leave,omitempty"`
-	// Blocking would refuse all evictions now. Slowing would allow only some of them at
-	// once.
+	// Blocking lists the PodDisruptionBudgets that would refuse all evictions now.
 	Blocking []Obstacle `json:"blocking,omitempty"`
-	Slowing  []Obstacle `json:"slowing,omitempty"`
+	// Slowing lists the PodDisruptionBudgets that would allow only some of the evictions at once.
+	Slowing []Obstacle `json:"slowing,omitempty"`
 }
 
 // Pod is a pod, and why the drain treats it as it does.
 type Pod struct {
-	Name   string `json:"name"`   // namespace/name
-	Reason string `json:"reason"` // why the drain treats it so
+	// Name is the pod, as namespace/name.
+	Name string `json:"name"`
+	// Reason is why the drain treats the pod in this way.
+	Reason string `json:"reason"`
 }
 
 // Obstacle is a PodDisruptionBudget that delays evictions, or several that select the
 // same pods.
 type Obstacle struct {
-	Budgets []string `json:"budgets"` // namespace/name
-	Why     string   `json:"why"`     // why they delay evictions
-	Pods    []string `json:"pods"`    // namespace/name
+	// Budgets lists the PodDisruptionBudgets, as namespace/name. Several select the same pods.
+	Budgets []string `json:"budgets"`
+	// Why says why they delay evictions.
+	Why string `json:"why"`
+	// Pods lists the pods, as namespace/name.
+	Pods []string `json:"pods"`
 }

@@ -15,22 +15,22 @@ type Message struct {
 	Time time.Time `json:"time"`
 	// Cluster is `notify.cluster` of the coordinator's file.
 	Cluster string `json:"cluster,omitempty"`
-	// Occasion is one of the occasions in docs/notifications.md.
+	// Occasion says what happened: one of the occasions in docs/notifications.md.
 	Occasion v1alpha1.Occasion `json:"occasion"`
-	// Nodes are the nodes that the message is about, at most ten.
+	// Nodes lists the nodes that the message is about, at most ten.
 	Nodes []string `json:"nodes,omitempty"`
 	// More is how many other nodes the message is about.
 	More int `json:"more,omitempty"`
-	// Policy is the DisruptionPolicy that decides about the node, or that is halted.
+	// Policy is the policy that decides about the node, or that is halted.
 	Policy string `json:"policy,omitempty"`
 	// Turn is the ID of the node's turn.
 	Turn string `json:"turn,omitempty"`
 	// Result is how the turn ended: Done, Cancelled, BackedOut or Failed.
 	Result v1alpha1.Result `json:"result,omitempty"`
-	// Reason is one of docs/reasons.md or docs/events.md. A message about several
-	// nodes has it if it is the same for all of them.
+	// Reason is one of the reasons in docs/reasons.md or docs/events.md. A message about several
+	// nodes has it if all of them have the same reason.
 	Reason v1alpha1.Reason `json:"reason,omitempty"`
-	// Text is all of it for people, in one line.
+	// Text is the whole message for people, in one line.
 	Text string `json:"message"`
 }
 

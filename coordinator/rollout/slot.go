@@ -14,11 +14,14 @@ import (
 // Slot is a node that counts as unavailable, and why. Its JSON form is part of that of
 // `lockkeeper status -o json`.
 type Slot struct {
-	Node string           `json:"node"`   // the Node's name
-	Use  v1alpha1.SlotUse `json:"reason"` // why; the metrics' label reason has the same values
-	// Since is when that began, in UTC; the zero time if the Node does not say.
+	// Node is the Node's name.
+	Node string `json:"node"`
+	// Use says why the node counts as unavailable. The label `reason` of the metrics has the same
+	// values.
+	Use v1alpha1.SlotUse `json:"reason"`
+	// Since is when it began to count, in UTC. It is missing if the Node does not say.
 	Since time.Time `json:"since,omitzero"`
-	// Policies names the policies in whose maxUnavailable it counts.
+	// Policies lists the policies in whose `maxUnavailable` the node counts.
 	Policies []string `json:"policies,omitempty"`
 }
 

@@ -152,27 +152,43 @@ type Figures struct {
 // that has another by now, counts in both: in InTurn, Unavailable and Failed.
 // Its JSON form is part of that of `lockkeeper status -o json`.
 type PolicyFigures struct {
-	Name       string `json:"name"`                 // of the object
-	Generation int64  `json:"generation,omitempty"` // its metadata.generation
+	// Name is the policy's name.
+	Name string `json:"name"`
+	// Generation is the policy's metadata.generation.
+	Generation int64 `json:"generation,omitempty"`
 
-	RulesOnly bool             `json:"rulesOnly,omitempty"` // it adds rules and decides no rollout
-	Observe   bool             `json:"observe,omitempty"`   // its mode is Observe: it grants nothing
-	Paused    bool             `json:"paused,omitempty"`    // its spec.paused is true
-	Problems  []policy.Problem `json:"-"`                   // with any it is invalid
+	// RulesOnly is true if the policy only adds rules and decides no rollout.
+	RulesOnly bool `json:"rulesOnly,omitempty"`
+	// Observe is true if the policy's mode is Observe, so that it grants nothing.
+	Observe bool `json:"observe,omitempty"`
+	// Paused is true if the policy's spec.paused is true.
+	Paused   bool             `json:"paused,omitempty"`
+	Problems []policy.Problem `json:"-"` // with any it is invalid
 
-	Selected int `json:"selected"` // managed nodes; percentages are of them
-	UpToDate int `json:"upToDate"` // of these nodes, want nothing and are in no turn
-	Wanting  int `json:"wanting"`  // want something, or are in a turn
-	InTurn   int `json:"inTurn"`   // are in a turn
-	// Unavailable and Failed are as the policy's maxUnavailable and maxFailed count.
-	Unavailable int  `json:"unavailable"`
-	Failed      int  `json:"failed"`
-	Allowed     int  `json:"allowed"`   // its maxUnavailable, as a number of nodes
-	MaxFailed   int  `json:"maxFailed"` // how many may fail before it halts
-	Halted      bool `json:"halted"`    // it grants nothing until failed turns are cleared
-	// Settling is when the settle time after its last turn ends; the zero time if it has ended.
+	// Selected is the number of managed nodes whose rollout the policy decides. A percentage in the
+	// policy is a percentage of them.
+	Selected int `json:"selected"`
+	// UpToDate is the number of these nodes that want nothing and are in no turn.
+	UpToDate int `json:"upToDate"`
+	// Wanting is the number of these nodes that want something or are in a turn.
+	Wanting int `json:"wanting"`
+	// InTurn is the number of nodes in a turn.
+	InTurn int `json:"inTurn"`
+	// Unavailable is the number of nodes that count as unavailable under the policy's
+	// `maxUnavailable`.
+	Unavailable int `json:"unavailable"`
+	// Failed is the number of nodes that count under the policy's `maxFailed`.
+	Failed int `json:"failed"`
+	// Allowed is the policy's `maxUnavailable`, as a number of nodes.
+	Allowed int `json:"allowed"`
+	// MaxFailed is how many nodes may fail before the policy halts.
+	MaxFailed int `json:"maxFailed"`
+	// Halted is true if the policy grants nothing until failed turns are cleared.
+	Halted bool `json:"halted"`
+	// Settling is when the settle time after the policy's last turn ends. It is missing if the time
+	// has ended.
 	Settling time.Time `json:"settlingUntil,omitzero"`
-	// Held is how many of Selected are held, by reason.
+	// Held is the number of nodes that are held, by reason.
 	Held map[v1alpha1.Reason]int `json:"held,omitempty"`
 	// Details has, for each reason in Held, the explanation about one node.
 	Details map[v1alpha1.Reason]string `json:"-"`

@@ -31,94 +31,110 @@ const (
 // host's metrics and `lockkeeper status` on the host show parts of it. Its JSON form is part of
 // `lockkeeper status -o json`.
 type Status struct {
-	// Time is when the process wrote the status, by the host's clock. The process
-	// writes it only when something in it changes, so an old Time does not mean that
-	// the process has died.
-	Time    time.Time `json:"time"`
-	PID     int       `json:"pid"`
-	Version string    `json:"version"` // of lockkeeper
-	// Line is the text that systemctl status shows.
+	// Time is when the process wrote the report, by the host's clock. The process writes it only
+	// when something in it changes, so an old time does not mean that the process has died.
+	Time time.Time `json:"time"`
+	// PID is the ID of the process.
+	PID int `json:"pid"`
+	// Version is the version of lockkeeper.
+	Version string `json:"version"`
+	// Line is the text that `systemctl status` shows.
 	Line string `json:"line"`
 
 	Host
 
 	// Coordinator is this host's part in the election.
 	Coordinator Coordinator `json:"coordinator"`
-	// Metrics is why metrics and health are not served; "" if they are served or
+	// Metrics says why metrics and health are not served. It is missing if they are served or
 	// switched off.
 	Metrics string `json:"metrics,omitempty"`
 }
 
-// Host is the part of a [Status] that the host's loop knows.
+// Host is the part of a [Status] that the host's loop knows. Withdrawn and Left are what
+// Observation.Released and Observation.Left in node/step describe. Blockers has at most
+// [v1alpha1.MaxUpdateBlockers] entries.
 type Host struct {
-	Node   string `json:"node"` // "" until it is known
+	// Node is the name of the Node. It is empty until the host knows it.
+	Node string `json:"node"`
+	// BootID is the ID of the present boot.
 	BootID string `json:"bootID"`
 
-	// State and Turn are from the last version of the Node that the host has seen.
-	// Wants is "" until every source has been read in this boot.
+	// State is the node's state, as the host last saw it on its Node.
 	State v1alpha1.State `json:"state"`
-	Turn  string         `json:"turn,omitempty"`
-	// TurnSince and StageSince are when the turn and its state began, by the
-	// coordinator's clock; zero outside of a turn.
-	TurnSince  time.Time         `json:"turnSince,omitzero"`
-	StageSince time.Time         `json:"stageSince,omitzero"`
-	Wants      v1alpha1.Wants    `json:"wants"`
-	Changes    []v1alpha1.Change `json:"changes,omitempty"`
-	// Plan has one line for each step that the changes require. Drains is whether the
-	// plan includes a drain.
-	Plan   []string `json:"plan,omitempty"`
-	Drains bool     `json:"drains,omitempty"`
+	// Turn is the ID of the present turn, as the host last saw it on its Node.
+	Turn string `json:"turn,omitempty"`
+	// TurnSince is when the turn began, by the coordinator's clock. It is missing outside of a turn.
+	TurnSince time.Time `json:"turnSince,omitzero"`
+	// StageSince is when the present stage of the turn began, by the coordinator's clock. It is
+	// missing outside of a turn.
+	StageSince time.Time `json:"stageSince,omitzero"`
+	// Wants is what the host wants: nothing, apply, drain or reboot. It is empty until the host has
+	// read every source of changes in this boot.
+	Wants v1alpha1.Wants `json:"wants"`
+	// Changes lists the pending changes.
+	Changes []v1alpha1.Change `json:"changes,omitempty"`
+	// Plan has one line for each step that the changes require.
+	Plan []string `json:"plan,omitempty"`
+	// Drains is true if the plan includes a drain.
+	Drains bool `json:"drains,omitempty"`
 
-	// UID is the Node's UID, "" until the host has seen its Node. Cordoned is whether
-	// the Node is unschedulable, no matter who cordoned it.
-	UID      string `json:"uid,omitempty"`
-	Cordoned bool   `json:"cordoned,omitempty"`
-	// Withdrawn is whether the node was released or has never been managed; see
-	// Observation.Released in node/step. The host then publishes nothing about it.
+	// UID is the Node's UID. It is missing until the host has seen its Node.
+	UID string `json:"uid,omitempty"`
+	// Cordoned is true if the Node is unschedulable, no matter who cordoned it.
+	Cordoned bool `json:"cordoned,omitempty"`
+	// Withdrawn is true if lockkeeper released the node or has never managed it. The host then
+	// publishes nothing about it.
 	Withdrawn bool `json:"withdrawn,omitempty"`
-	// Left is whether the host leaves and its Node has none of the host's keys any more; see
-	// Observation.Left in node/step. The service can be stopped for good.
+	// Left is true if the host gives its node up and none of the host's keys is left on the Node.
+	// The service can then be stopped for good.
 	Left bool `json:"left,omitempty"`
-	// Course is the course of the current turn, nil outside of a turn. Last is how the
-	// node's last turn ended, nil if the Node does not record it.
-	Course *Course        `json:"course,omitempty"`
-	Last   *v1alpha1.Last `json:"last,omitempty"`
+	// Course describes the present turn. It is missing outside of a turn.
+	Course *Course `json:"course,omitempty"`
+	// Last is the record of the node's last turn. It is missing if the Node does not have it.
+	Last *v1alpha1.Last `json:"last,omitempty"`
 
-	// Waits is the reason why the host waits; "" if there is none. Activity says what
-	// Detail describes.
-	Waits    v1alpha1.Reason `json:"waits,omitempty"`
-	Detail   string          `json:"detail,omitempty"`
-	Activity Activity        `json:"activity,omitempty"`
-	// Since is when State, Turn or Waits last changed, by the host's clock.
+	// Waits is the reason why the host waits. It is missing if the host does not wait.
+	Waits v1alpha1.Reason `json:"waits,omitempty"`
+	// Detail says what the host waits for or does, or why it cannot continue.
+	Detail string `json:"detail,omitempty"`
+	// Activity says what `detail` describes: Queued if the host waits for its turn, Working if it
+	// carries something out, Failing if it cannot continue. If it is missing, `detail` says what the
+	// host waits for.
+	Activity Activity `json:"activity,omitempty"`
+	// Since is when `state`, `turn` or `waits` last changed, by the host's clock.
 	Since time.Time `json:"since,omitzero"`
-	// Blockers are what prevents the host from continuing, the oldest first; at most
-	// [v1alpha1.MaxUpdateBlockers]. Drain is the progress of the drain, nil while no
-	// drain runs.
-	Blockers []v1alpha1.Blocker    `json:"blockers,omitempty"`
-	Drain    *v1alpha1.DrainStatus `json:"drain,omitempty"`
+	// Blockers lists what keeps the host from continuing, the oldest first. It has at most 16
+	// entries.
+	Blockers []v1alpha1.Blocker `json:"blockers,omitempty"`
+	// Drain is the progress of the drain. It is missing while no drain runs.
+	Drain *v1alpha1.DrainStatus `json:"drain,omitempty"`
 
-	// OS is the running OS. Engine is the update engine's status, nil if the engine does
-	// not answer or the host has none. EngineError is why the engine does not answer.
-	OS          v1alpha1.OSStatus      `json:"os,omitzero"`
-	Engine      *v1alpha1.EngineStatus `json:"engine,omitempty"`
-	EngineError string                 `json:"engineError,omitempty"`
-	// SourcesError is which source of changes the host cannot read, and why; "" if it
-	// can read all of them.
+	// OS is the operating system that runs.
+	OS v1alpha1.OSStatus `json:"os,omitzero"`
+	// Engine is the status of the update engine. It is missing if the engine does not answer or the
+	// host has none.
+	Engine *v1alpha1.EngineStatus `json:"engine,omitempty"`
+	// EngineError says why the update engine does not answer.
+	EngineError string `json:"engineError,omitempty"`
+	// SourcesError says which source of changes the host cannot read, and why.
 	SourcesError string `json:"sourcesError,omitempty"`
 
-	// API is why the host cannot use the API server now, or soon will not be able to; nil
-	// if neither is the case.
+	// API says why the host cannot use the API server, or soon will not be able to. It is missing if
+	// neither is the case.
 	API *Failure `json:"api,omitempty"`
 }
 
 // Course is the course of a turn, according to its grant.
 type Course struct {
-	Wants  v1alpha1.Wants `json:"wants"`
-	Drains bool           `json:"drains,omitempty"`
-	// Rebooted is whether the host has rebooted since the grant.
+	// Wants is what the turn was granted for: apply, drain or reboot.
+	Wants v1alpha1.Wants `json:"wants"`
+	// Drains is true if the turn includes a drain.
+	Drains bool `json:"drains,omitempty"`
+	// Rebooted is true if the host has rebooted since the grant.
 	Rebooted bool `json:"rebooted,omitempty"`
-	// Result and Reason are set once the turn is backed out or has failed.
+	// Result is the result of the turn. It is set once the turn is backed out or has failed.
 	Result v1alpha1.Result `json:"result,omitempty"`
+	// Reason is why the turn was backed out or failed.
 	Reason v1alpha1.Reason `json:"reason,omitempty"`
 }
 
@@ -134,29 +150,34 @@ const (
 
 // Coordinator is a host's part in the election. Why is the reason for its Role.
 type Coordinator struct {
+	// Role is Leader if the host coordinates, Standby if it campaigns and another host leads, and
+	// Host if it does not campaign.
 	Role v1alpha1.Role `json:"role"`
-	Why  string        `json:"why,omitempty"`
-	// Problem is what an admin has to fix so that the host can coordinate, or can continue
-	// to; "" if there is nothing to fix.
+	// Why is the reason for the role.
+	Why string `json:"why,omitempty"`
+	// Problem is what an admin has to fix so that the host can coordinate, or can continue to. It is
+	// missing if there is nothing to fix.
 	Problem string `json:"problem,omitempty"`
-	// Credential is the credential that the host campaigns with; nil if it has none.
+	// Credential is the credential that the host campaigns with. It is missing if the host has none.
 	Credential *Credential `json:"credential,omitempty"`
 }
 
 // Credential is the status of the coordinator's credential.
 type Credential struct {
+	// File is the path of the kubeconfig.
 	File string `json:"file"`
-	// Expires is when the credential expires, nil if that is unknown. Renews is when
-	// lockkeeper renews it next, nil if lockkeeper does not renew it.
+	// Expires is when the credential expires. It is missing if that is unknown.
 	Expires *time.Time `json:"expires,omitempty"`
-	Renews  *time.Time `json:"renews,omitempty"`
-	// Why is why the credential cannot be read, is not renewed, or could not be renewed.
+	// Renews is when lockkeeper renews the credential next. It is missing if lockkeeper does not
+	// renew it.
+	Renews *time.Time `json:"renews,omitempty"`
+	// Why says why the credential cannot be read, is not renewed, or could not be renewed.
 	Why string `json:"why,omitempty"`
-	// Refused is since when the API server has refused the credential; nil if it accepts
-	// it.
+	// Refused is since when the API server has refused the credential. It is missing if the API
+	// server accepts it.
 	Refused *time.Time `json:"refused,omitempty"`
-	// Exposed is how users other than root can read or change the credential, and what to
-	// do about it: one sentence for each file or directory.
+	// Exposed says how users other than root can read or change the credential, and what to do about
+	// it. It has one sentence for each file or directory.
 	Exposed []string `json:"exposed,omitempty"`
 }
 
@@ -192,18 +213,20 @@ func (c *Credential) Text(now time.Time) string {
 
 // Failure is an error, and since when requests have failed.
 type Failure struct {
-	Error string    `json:"error"`
+	// Error is the error message.
+	Error string `json:"error"`
+	// Since is when requests began to fail.
 	Since time.Time `json:"since"`
-	// Reason is Forbidden if the API server refuses the host's credential, or does not
-	// permit its request.
+	// Reason is Forbidden if the API server refuses the host's credential, or does not permit its
+	// request.
 	Reason v1alpha1.Reason `json:"reason,omitempty"`
-	// RefusedBy is the admission webhook or policy that refuses a write; "" if there is
+	// RefusedBy is the admission webhook or policy that refuses a write. It is missing if there is
 	// none.
 	RefusedBy string `json:"refusedBy,omitempty"`
-	// Local is whether the cause is this host's kubeconfig, or the credential plugin that it
-	// names, and not the API server.
+	// Local is true if the cause is not the API server, but this host's kubeconfig or the credential
+	// plugin that it names.
 	Local bool `json:"local,omitempty"`
-	// Usable is whether the client still works: no request has failed yet.
+	// Usable is true if the client still works: no request has failed yet.
 	Usable bool `json:"usable,omitempty"`
 }
 

@@ -179,8 +179,12 @@ func fieldComments(s *ast.StructType, t reflect.Type) map[string]string {
 // camelCase matches a Go name that is no word of a sentence.
 var camelCase = regexp.MustCompile(`[a-z][A-Z]`)
 
+// page matches the path of a page.
+var page = regexp.MustCompile(`docs/([\w-]+\.md)`)
+
 // jsonNames replaces the Go names of a struct's fields, where a sentence begins with one or
-// several of them or where no other word has that form, and drops the brackets of links.
+// several of them or where no other word has that form, drops the brackets of links, and makes
+// links of the paths of pages.
 func jsonNames(text string, t reflect.Type) string {
 	sentences := strings.SplitAfter(regexp.MustCompile(`\[([\w.]+)\]`).ReplaceAllString(text, "$1"), ". ")
 	for i, sentence := range sentences {
@@ -196,7 +200,7 @@ func jsonNames(text string, t reflect.Type) string {
 		}
 		sentences[i] = strings.Join(words, " ")
 	}
-	return strings.Join(sentences, "")
+	return page.ReplaceAllString(strings.Join(sentences, ""), "[$1]($1)")
 }
 
 // JSONTable is the fields as a Markdown table.
@@ -206,8 +210,7 @@ func JSONTable(fields []JSONField) string {
 	for _, f := range fields {
 		meaning := f.Meaning
 		if f.Same != "" {
-			meaning = strings.TrimSpace(strings.TrimSuffix(meaning, ".") + "; fields as in `" + f.Same + "`")
-			meaning = strings.TrimPrefix(meaning, "; ")
+			meaning = strings.TrimSpace(meaning + " Its fields are those of `" + f.Same + "`.")
 		}
 		if meaning = strings.ReplaceAll(meaning, "|", `\|`); meaning != "" && !strings.HasSuffix(meaning, ".") {
 			meaning += "."
