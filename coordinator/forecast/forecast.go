@@ -194,7 +194,8 @@ type Pod struct {
 // Obstacle is a PodDisruptionBudget that delays evictions, or several that select the
 // same pods.
 type Obstacle struct {
-	// Budgets lists the PodDisruptionBudgets, as namespace/name. Several select the same pods.
+	// Budgets lists the PodDisruptionBudgets, as namespace/name. If there are several, they
+	// select the same pods.
 	Budgets []string `json:"budgets"`
 	// Why says why they delay evictions.
 	Why string `json:"why"`
