@@ -217,15 +217,15 @@ var marks = []Mark{
 	{Owner: "AWS node termination handler", Kind: MarkTaint, Key: nth + "asg-lifecycle-termination", Means: "the auto scaling group terminates the instance"},
 	{Owner: "AWS node termination handler", Kind: MarkTaint, Key: nth + "rebalance-recommendation", Means: "the spot instance is likely to be interrupted"},
 	{Owner: "AWS node termination handler", Kind: MarkLabel, Key: nth + "action", Value: "UncordonAfterReboot", Means: "it has cordoned the node for a reboot"},
-	{Owner: "GKE", Kind: MarkLabel, Key: "cloud.google.com/active-node-maintenance", Value: "ONGOING", Means: "maintenance of the node's host"},
+	{Owner: "GKE", Kind: MarkLabel, Key: "cloud.google.com/active-node-maintenance", Value: "ONGOING", Means: "GKE maintains the node's host"},
 	{Owner: "GKE", Kind: MarkTaint, Key: "cloud.google.com/impending-node-termination", Means: "the node is about to be terminated"},
 	{Owner: "AKS", Kind: MarkLabel, Key: "kubernetes.azure.com/upgrade-status", Value: "Quarantined", Means: "an upgrade could not drain the node"},
 	{Owner: "AKS", Kind: MarkTaint, Key: "remediator.kubernetes.azure.com/unschedulable", Means: "AKS repairs the node"},
 	{Owner: "Flatcar Linux Update Operator", Kind: MarkAnnotation, Key: fluo + "reboot-ok", Value: "true", Means: "the node is in its turn there"},
 	{Owner: "Flatcar Linux Update Operator", Kind: MarkAnnotation, Key: fluo + "reboot-in-progress", Value: "true", Means: "its agent drains and reboots the node"},
 	{Owner: "Flatcar Linux Update Operator", Kind: MarkAnnotation, Key: fluo + "agent-made-unschedulable", Value: "true", Means: "its agent has cordoned the node"},
-	{Owner: "Flatcar Linux Update Operator", Kind: MarkLabel, Key: fluo + "before-reboot", Value: "true", Means: "its hooks before a reboot run"},
-	{Owner: "Flatcar Linux Update Operator", Kind: MarkLabel, Key: fluo + "after-reboot", Value: "true", Means: "its hooks after a reboot run"},
+	{Owner: "Flatcar Linux Update Operator", Kind: MarkLabel, Key: fluo + "before-reboot", Value: "true", Means: "its hooks run before a reboot"},
+	{Owner: "Flatcar Linux Update Operator", Kind: MarkLabel, Key: fluo + "after-reboot", Value: "true", Means: "its hooks run after a reboot"},
 	{Owner: "Container Linux Update Operator", Kind: MarkAnnotation, Key: cluo + "reboot-ok", Value: "true", Means: "the node is in its turn there"},
 	{Owner: "Container Linux Update Operator", Kind: MarkAnnotation, Key: cluo + "reboot-in-progress", Value: "true", Means: "its agent drains and reboots the node"},
 	{Owner: "kured", Kind: MarkAnnotation, Key: "kured.dev/kured-reboot-in-progress", Means: "it reboots the node, or waits for its lock"},
@@ -240,7 +240,7 @@ func (m *Mark) Condition() string {
 	case m.Not != "":
 		return "not `" + m.Not + "`"
 	case m.Differs != "":
-		return "not that of `" + m.Differs + "`"
+		return "not the value of `" + m.Differs + "`"
 	}
 	return "any"
 }

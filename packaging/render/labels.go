@@ -73,11 +73,11 @@ var adminKeys = []keyDoc{
 	},
 	{
 		key: v1alpha1.AnnotationRequestNow, verb: "request-now",
-		means:    "Requests a reboot that does not wait for windows.",
-		values:   "the same as of `request`.",
+		means:    "Requests a reboot that does not wait for the policy's windows.",
+		values:   "the same as for `request`.",
 		examples: []string{"reboot", `{"action":"reboot","reason":"security fix","by":"ada"}`},
-		effect: "The request does not wait for the policy's windows, gates and settle time. It does wait for the budget, and for everything that stops " +
-			"a request: the emergency stop, a pause, a veto of the host, `maxFailed`, and the rule for the control plane. The record of the turn says that it was used.",
+		effect: "It does not wait for the policy's gates and settle time either. It does wait for the budget, and for everything that stops " +
+			"a request: the emergency stop, a pause, a veto of the host, `maxFailed`, and the rule for the control plane. The record of the turn has `now: true`.",
 		command: "lockkeeper request reboot --now NODE",
 		set:     annotateNode + "lockkeeper.dev/request-now=reboot --overwrite", unset: annotateNode + "lockkeeper.dev/request-now-",
 	},
@@ -86,8 +86,8 @@ var adminKeys = []keyDoc{
 		means:    "Clears one turn, so that it no longer holds the node.",
 		values:   "the ID of that turn, from the annotation `last` or, in a turn, `turn`.",
 		examples: []string{"t-4rq8w2"},
-		effect: "A turn that failed no longer counts against `maxFailed`. The node waits neither for its not-before time nor because of " +
-			"`maxTurnsPerDay`. The annotation can stay: it is for one turn only.",
+		effect: "A turn that failed no longer counts against `maxFailed`. A node whose turn was backed out no longer waits for its next turn, and " +
+			"`maxTurnsPerDay` does not hold the node once. The annotation can stay: it is for one turn only.",
 		command: "lockkeeper retry NODE",
 		set: "TURN=$(kubectl get node $NODE -o jsonpath='{.metadata.annotations.lockkeeper\\.dev/last}' |\n" +
 			"    sed 's/.*\"turn\":\"\\([^\"]*\\)\".*/\\1/')\n" + annotateNode + `lockkeeper.dev/retry="$TURN" --overwrite`,
