@@ -266,7 +266,7 @@ func useSentinel(d *draft, values []string) (string, error) {
 	return "", nil
 }
 
-const notifyHow = "lockkeeper posts to Slack, Teams or any URL of https, and shoutrrr's own URLs do not work. The URL is a secret, so that it is not printed: put it into a drop-in yourself"
+const notifyHow = "lockkeeper posts to Slack, Teams or any https URL, but not to the URLs of shoutrrr. The URL is a secret, so it is not printed: put it into a drop-in yourself"
 
 func useNotify(d *draft, values []string) (string, error) {
 	if values[0] == "" {

@@ -39,7 +39,7 @@ type kuredDraft struct {
 
 const taintHow = "lockkeeper sets no taint on nodes that wait. `migrate --apply` removes one that begins with weave.works/kured- or kured.dev/, and names any other"
 
-const scheduleHow = "the four make the windows together. kured does not reboot on a day that is not in --reboot-days, not even after midnight in a window that began on the day before; the generated windows do the same. A turn begins only if spec.rollout.expectedDuration fits into the rest of the window; kured begins until the last second"
+const scheduleHow = "these four flags together make the windows. kured does not reboot on a day that is not in --reboot-days, not even after midnight in a window that began on the day before; the generated windows do the same. A turn begins only if spec.rollout.expectedDuration fits into the rest of the window; kured begins a reboot even in the last second"
 
 var kuredSettings = []Setting{
 	{Program: "kured", Name: "concurrency", Becomes: "spec.rollout.maxUnavailable", restricts: true, use: useConcurrency,
