@@ -97,18 +97,28 @@ func (s *Source) read(ctx context.Context) (report.Input, error) {
 	if policiesErr != nil && !denied(policiesErr) {
 		return report.Input{}, policiesErr
 	}
-	lease, err := s.Client.CoordinationV1().Leases(s.Namespace).Get(ctx, s.LeaseName, metav1.GetOptions{})
-	if Away(err) {
-		return report.Input{}, fmt.Errorf("reading lease %s/%s: %w", s.Namespace, s.LeaseName, err)
-	}
-	if kube.NoLease(err, s.LeaseName) {
-		lease, err = nil, nil
+	lease, leaseErr, err := s.getLease(ctx)
+	if err != nil {
+		return report.Input{}, err
 	}
 	nodes := make([]*corev1.Node, len(list.Items))
 	for i := range list.Items {
 		nodes[i] = &list.Items[i]
 	}
-	return s.input(nodes, view, policiesErr, lease, err), nil
+	return s.input(nodes, view, policiesErr, lease, leaseErr), nil
+}
+
+// getLease reads the Lease, which is nil if it does not exist. refused is why the caller may not
+// read it; err means that the API server did not answer.
+func (s *Source) getLease(ctx context.Context) (lease *coordinationv1.Lease, refused, err error) {
+	lease, err = s.Client.CoordinationV1().Leases(s.Namespace).Get(ctx, s.LeaseName, metav1.GetOptions{})
+	switch {
+	case Away(err):
+		return nil, nil, fmt.Errorf("reading lease %s/%s: %w", s.Namespace, s.LeaseName, err)
+	case kube.NoLease(err, s.LeaseName):
+		return nil, nil, nil
+	}
+	return lease, err, nil
 }
 
 // denied reports whether err means that the caller lacks the permission.

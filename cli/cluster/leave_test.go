@@ -1,0 +1,41 @@
+package cluster
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+)
+
+// TestLeaveUnreleasedCosts: leaving without a coordinator reads the Lease and the one Node, and
+// lists nothing: it is done for each node of the cluster.
+func TestLeaveUnreleasedCosts(t *testing.T) {
+	w := newWorld(t)
+	w.lease.Namespace, w.lease.Name = "lockkeeper", "lockkeeper"
+	n := w.add("n1", label(v1alpha1.LabelManaged, "false"))
+	s, client, _ := faulty(t, nil, n, w.add("n2"), w.lease)
+	s.DeleteUpdate = func(context.Context, string) (bool, error) { return false, nil }
+	if err := s.LeaveUnreleased(t.Context(), "n1"); err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range client.Actions() {
+		if a.GetVerb() == "list" {
+			t.Errorf("it lists %s", a.GetResource().Resource)
+		}
+	}
+	got, err := client.CoreV1().Nodes().Get(t.Context(), "n1", metav1.GetOptions{})
+	if err != nil || labels.FormatLabels(got.Labels) != v1alpha1.LabelManaged+"=false" || len(got.Annotations) > 0 {
+		t.Errorf("left with %v, %v, %v", got.Labels, got.Annotations, err)
+	}
+	// An instance that holds the Lease releases nodes.
+	w.lease.Spec.RenewTime = &metav1.MicroTime{Time: time.Now()}
+	s, _, writes := faulty(t, nil, w.add("n1"), w.lease)
+	if err := s.LeaveUnreleased(t.Context(), "n1"); err == nil || !strings.HasPrefix(err.Error(), "an instance on n3 releases nodes") || *writes != 0 {
+		t.Errorf("%v, %d writes", err, *writes)
+	}
+}
