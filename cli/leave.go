@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -76,14 +77,12 @@ func leaveCommand(c *urfave.Context) error {
 	if err != nil {
 		return err
 	}
-	if o.Names, err = s.Names(c.Context, o); err != nil {
-		return err
-	}
-	o.Selector = nil
+	var pending []string
+	o.Selected = func(names []string) { pending = slices.Clone(names) }
 	if err := s.Apply(c.Context, o); err != nil || o.DryRun {
 		return err
 	}
-	pending, err := o.Names, error(nil)
+	all := pending
 	if c.Bool("without-coordinator") {
 		for err == nil && len(pending) > 0 {
 			if err = s.LeaveUnreleased(c.Context, pending[0]); err == nil {
@@ -99,7 +98,7 @@ func leaveCommand(c *urfave.Context) error {
 		return notLeft(c, pending, timeout, err)
 	}
 	fmt.Fprintf(c.App.Writer, "%s left. Next, remove lockkeeper from these hosts. After that, remove the label:\n  kubectl label node %s %s-\n",
-		page.Plural(len(o.Names), "node"), strings.Join(o.Names, " "), v1alpha1.LabelManaged)
+		page.Plural(len(all), "node"), strings.Join(all, " "), v1alpha1.LabelManaged)
 	return nil
 }
 
@@ -138,6 +137,8 @@ func notLeft(c *urfave.Context, pending []string, timeout time.Duration, err err
 	}
 	switch {
 	case errors.Is(err, cluster.ErrTimeout):
+		fmt.Fprintf(c.App.ErrWriter, "If lockkeeper no longer runs on the host of such a node, its turn does not end by itself. Then release the node, and run the command again:\n"+
+			"  lockkeeper detach --force NODE\n  kubectl uncordon NODE\n")
 		fmt.Fprintf(c.App.ErrWriter, "lockkeeper: timed out after %s\n", short(timeout))
 		return exitStatus(report.ExitTimeout)
 	case errors.Is(err, context.Canceled):

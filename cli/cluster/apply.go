@@ -37,6 +37,8 @@ type Options struct {
 	Force         bool
 	// DryRun has the API server check every write and store none.
 	DryRun bool
+	// Selected, if not nil, is called with the names of the nodes before anything else is done.
+	Selected func(names []string)
 	// Confirm asks the user about several nodes. An error leaves all nodes as they are.
 	Confirm func(names []string) error
 	Printer
@@ -74,6 +76,13 @@ func (s *Source) Apply(ctx context.Context, o Options) error {
 	if err != nil {
 		return o.needs(err)
 	}
+	names := make([]string, len(nodes))
+	for i, n := range nodes {
+		names[i] = n.Name
+	}
+	if o.Selected != nil {
+		o.Selected(names)
+	}
 	if len(nodes) > 1 && o.NeedsReason && o.Reason == "" {
 		return fmt.Errorf("%s of %d nodes requires --reason; nothing was changed", o.Command, len(nodes))
 	}
@@ -86,10 +95,6 @@ func (s *Source) Apply(ctx context.Context, o Options) error {
 		p.Until = &end
 	}
 	if len(nodes) > 1 && !o.DryRun {
-		names := make([]string, len(nodes))
-		for i, n := range nodes {
-			names[i] = n.Name
-		}
 		if err := o.Confirm(names); err != nil {
 			return err
 		}

@@ -21,16 +21,6 @@ import (
 // are the others.
 var Leave = Intent{Command: "leave", Key: v1alpha1.LabelManaged, Label: true, Verb: "manage", edit: managed(false)}
 
-// Names returns the names of the nodes that the options select.
-func (s *Source) Names(ctx context.Context, o Options) ([]string, error) {
-	nodes, err := s.nodes(ctx, o)
-	names := make([]string, len(nodes))
-	for i, n := range nodes {
-		names[i] = n.Name
-	}
-	return names, o.needs(err)
-}
-
 // leaveWrites bounds the writes of [Source.LeaveUnreleased] to one node. Three are usual.
 const leaveWrites = 10
 

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"io"
 	"strings"
 	"testing"
 	"time"
@@ -37,5 +38,25 @@ func TestLeaveUnreleasedCosts(t *testing.T) {
 	s, _, writes := faulty(t, nil, w.add("n1"), w.lease)
 	if err := s.LeaveUnreleased(t.Context(), "n1"); err == nil || !strings.HasPrefix(err.Error(), "an instance on n3 releases nodes") || *writes != 0 {
 		t.Errorf("%v, %d writes", err, *writes)
+	}
+}
+
+// TestLeaveListsOnce: before the question, the nodes are read with one list, and not one by one:
+// one that is deleted meanwhile must not end the command. The caller waits for the nodes of that list.
+func TestLeaveListsOnce(t *testing.T) {
+	s, client, writes := faulty(t, nil, three(t)...)
+	var selected []string
+	err := s.Apply(t.Context(), Options{
+		Intent: &Leave, Selector: labels.Everything(), Printer: Printer{Out: io.Discard, Err: io.Discard},
+		Selected: func(names []string) { selected = names },
+		Confirm: func([]string) error {
+			if reads := len(client.Actions()); reads != 1 {
+				t.Errorf("%d requests before the question", reads)
+			}
+			return nil
+		},
+	})
+	if err != nil || strings.Join(selected, " ") != "n1 n2 n3" || *writes != 3 {
+		t.Errorf("%v, selected %q, %d writes", err, selected, *writes)
 	}
 }
