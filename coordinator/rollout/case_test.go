@@ -133,8 +133,8 @@ func set(s *rollout.Snapshot, word string) error {
 		n.Owner = value
 	case "request", "request-now":
 		n.Request, n.Host.Changes = aRequest(value, key == "request-now"), []v1alpha1.Change{requested}
-	case "grant.request-now":
-		g.Request = aRequest(value, true)
+	case "grant.request", "grant.request-now":
+		g.Request = aRequest(value, key == "grant.request-now")
 	case "units":
 		n.Host.HookStages = []v1alpha1.State{v1alpha1.State(value)}
 	case "notready":

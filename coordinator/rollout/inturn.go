@@ -398,7 +398,7 @@ func (d *decision) advance(n *turn.Node, on turn.Event, result v1alpha1.Result, 
 	case !next.InTurn():
 		m.Last = d.last(n, &g)
 		if v1alpha1.Has(g.Changes, v1alpha1.SourceRequest) && (m.Last.Result == v1alpha1.ResultDone || m.Last.Result == v1alpha1.ResultFailed) {
-			m.Remove = append(m.Remove, v1alpha1.AnnotationRequest, v1alpha1.AnnotationRequestNow)
+			m.Remove = append(m.Remove, carriedOut(n, &g)...)
 		}
 	default:
 		g.Epoch, g.StageAt, g.PausedSince, g.PausedFor = d.Epoch, d.Now, nil, metav1.Duration{}

@@ -48,3 +48,18 @@ func setRequest(g *v1alpha1.Grant, n *turn.Node) {
 		g.Request = &v1alpha1.Request{Action: n.Request.Action, Now: n.Request.Now}
 	}
 }
+
+// carriedOut returns the annotations of the requests that the turn of g has carried out. A request
+// that an admin has set or changed since the commit is not among them: it asks for another reboot.
+func carriedOut(n *turn.Node, g *v1alpha1.Grant) []string {
+	is, was := n.Request, g.Request
+	switch {
+	case is == nil, was == nil, *is == *was, is.Now == was.Now && was.Reason == "" && was.By == "":
+		return []string{v1alpha1.AnnotationRequest, v1alpha1.AnnotationRequestNow}
+	case is.Now && !was.Now:
+		return []string{v1alpha1.AnnotationRequest}
+	case was.Now && !is.Now:
+		return []string{v1alpha1.AnnotationRequestNow}
+	}
+	return nil
+}
