@@ -122,6 +122,7 @@ type Migration struct {
 // with everything else: the tool may have come back.
 func (s *Source) Migrate(ctx context.Context, m Migration) error {
 	by, asked := "", false
+	var confirmed []string
 	for try := 1; ; try++ {
 		in, err := s.ReadMigration(ctx, m.Tool)
 		if err != nil {
@@ -152,12 +153,15 @@ func (s *Source) Migrate(ctx context.Context, m Migration) error {
 			}
 			return s.migrated(m, r)
 		}
-		if names := r.ChangedNodes(); !asked && !m.DryRun && len(names) > 1 {
+		// After a conflict, the user is asked again only about nodes that are new.
+		names := r.ChangedNodes()
+		fresh := slices.ContainsFunc(names, func(name string) bool { return !slices.Contains(confirmed, name) })
+		if fresh && !m.DryRun && (asked || len(names) > 1) {
 			if err := m.Confirm(names); err != nil {
 				return err
 			}
 		}
-		asked = true
+		asked, confirmed = true, append(confirmed, names...)
 		again, err := s.applyChanges(ctx, m, r.Changes)
 		switch {
 		case err != nil:

@@ -156,7 +156,7 @@ func fluoNodes(r *Result, in *Input, checks []string) {
 			}
 		}
 		if _, ours := n.Annotations[v1alpha1.AnnotationCordon]; n.Spec.Unschedulable && !ours {
-			if c.Uncordon = made; !made {
+			if c.Uncordon = made && !othersCordon(n); !c.Uncordon {
 				cordoned = append(cordoned, n.Name)
 			}
 		}
@@ -169,7 +169,7 @@ func fluoNodes(r *Result, in *Input, checks []string) {
 			r.Changes = append(r.Changes, c)
 		}
 	}
-	leave(r, cordoned, others, "no annotation agent-made-unschedulable=true of FLUO's says that the cordon is FLUO's")
+	leave(r, cordoned, others, "FLUO's annotation agent-made-unschedulable=true is missing, or another owner may rely on the cordon")
 }
 
 // fluoLock finds holders of FLUO's lock: the Lease, and the ConfigMap of older versions.
@@ -271,7 +271,7 @@ func kuredNodes(r *Result, in *Input, found map[string]*kuredDraft) {
 			cordonedBefore, recorded = value != "false", true
 		}
 		if _, ours := n.Annotations[v1alpha1.AnnotationCordon]; n.Spec.Unschedulable && !ours {
-			if c.Uncordon = recorded && !cordonedBefore; !c.Uncordon {
+			if c.Uncordon = recorded && !cordonedBefore && !othersCordon(n); !c.Uncordon {
 				cordoned = append(cordoned, n.Name)
 			}
 		}
@@ -279,7 +279,7 @@ func kuredNodes(r *Result, in *Input, found map[string]*kuredDraft) {
 			r.Changes = append(r.Changes, c)
 		}
 	}
-	leave(r, cordoned, others, "no record of kured's says that the cordon is kured's")
+	leave(r, cordoned, others, "no record of kured's says that the cordon is kured's, or another owner may rely on it")
 }
 
 // kuredLocks adds the holders of kured's locks to what is active. It returns, for the nodes
@@ -378,4 +378,12 @@ func intent(n *corev1.Node, by, reason string) string {
 		return reason // two strings can always be encoded
 	}
 	return string(b)
+}
+
+// othersCordon reports whether another owner may rely on the cordon of a node, whoever made it.
+func othersCordon(n *corev1.Node) bool {
+	if _, detached := n.Annotations[v1alpha1.AnnotationDetached]; detached {
+		return true
+	}
+	return slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return v1alpha1.InMarks(v1alpha1.MarkTaint, t.Key) })
 }

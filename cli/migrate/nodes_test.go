@@ -91,7 +91,16 @@ func TestNodes(t *testing.T) {
 			},
 			changes: []string{"n1: uncordon it; remove the annotations " + fluo + "agent-made-unschedulable", "n2: remove the annotations " + fluo + "agent-made-unschedulable",
 				"n3: remove the annotations " + fluo + "agent-made-unschedulable", "n4: remove the annotations " + fluo + "agent-made-unschedulable"},
-			left: []string{"the cordon of n2: no annotation agent-made-unschedulable=true of FLUO's says"},
+			left: []string{"the cordon of n2: FLUO's annotation agent-made-unschedulable=true is missing"},
+		},
+		{
+			name: "FLUO, its cordons on nodes of other owners", tool: FLUO,
+			nodes: []corev1.Node{
+				node("n1", "cordon", "a:"+fluo+"agent-made-unschedulable=true", "a:"+v1alpha1.AnnotationDetached+"=storage"),
+				node("n2", "cordon", "a:"+fluo+"agent-made-unschedulable=true", "t:ToBeDeletedByClusterAutoscaler:NoSchedule"),
+			},
+			changes: []string{"n1: remove the annotations " + fluo + "agent-made-unschedulable", "n2: remove the annotations " + fluo + "agent-made-unschedulable"},
+			left:    []string{"the cordon of n1, n2: FLUO's annotation agent-made-unschedulable=true is missing"},
 		},
 		{
 			name: "FLUO, a turn in each of its steps", tool: FLUO,
