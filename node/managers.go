@@ -3,7 +3,9 @@ package node
 import (
 	"context"
 	"fmt"
+	"path"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -23,6 +25,9 @@ var podPrograms = map[string]string{
 	"/usr/bin/kured":    "kured",
 	"/bin/update-agent": "the agent of the Flatcar Linux Update Operator",
 }
+
+// podImages are the programs that images with these names run if the pod names none.
+var podImages = map[string]string{"kured": "/usr/bin/kured"}
 
 const (
 	// podsPolls is how many poll intervals pass between two lists of the pods while the host
@@ -115,7 +120,13 @@ func managerIn(pod *corev1.Pod) (podManager, bool) {
 	}
 	for i := range pod.Spec.Containers {
 		c := &pod.Spec.Containers[i]
-		for _, word := range slices.Concat(c.Command, c.Args) {
+		words := slices.Concat(c.Command, c.Args)
+		if len(c.Command) == 0 { // the image's own program
+			image, _, _ := strings.Cut(path.Base(c.Image), ":")
+			image, _, _ = strings.Cut(image, "@")
+			words = append(words, podImages[image])
+		}
+		for _, word := range words {
 			name, ok := podPrograms[word]
 			if !ok {
 				continue

@@ -67,19 +67,24 @@ func TestPodManagers(t *testing.T) {
 	done.Status.Phase = corev1.PodFailed
 	args := aPod("kube-system", "kured-x", "kured")
 	args.Spec.Containers[1].Args = []string{"/usr/bin/kured", "--period=1h"}
+	image, another := aPod("kube-system", "kured-x", "kured"), aPod("kube-system", "x", "x", "/app")
+	image.Spec.Containers[1].Image = "ghcr.io/kubereboot/kured:1.23.0@sha256:0"
+	another.Spec.Containers[1].Image = "example.com/kured"
 	agent := aPod("reboot-coordinator", "a", "flatcar-linux-update-agent", "/bin/update-agent")
 	for name, c := range map[string]struct {
 		pods       []corev1.Pod
 		namespaces []string
 		want       string
 	}{
-		"none":                   {},
-		"another program":        {pods: []corev1.Pod{aPod("kube-system", "x", "x", "/usr/bin/other", "kured")}},
-		"kured":                  {pods: []corev1.Pod{aPod("kube-system", "kured-x", "kured", "/usr/bin/kured", "--period=1h")}, want: kured},
-		"kured behind an init":   {pods: []corev1.Pod{aPod("kube-system", "kured-x", "kured", "/tini", "--", "/usr/bin/kured")}, want: kured},
-		"kured in the arguments": {pods: []corev1.Pod{args}, want: kured},
-		"two pods of it":         {pods: []corev1.Pod{aPod("kube-system", "kured-x", "kured", "/usr/bin/kured"), aPod("kube-system", "kured-y", "kured", "/usr/bin/kured")}, want: kured},
-		"a pod of no DaemonSet":  {pods: []corev1.Pod{aPod("kube-system", "k", "", "/usr/bin/kured")}, want: "kured (Pod kube-system/k) would reboot this host too; `kubectl -n kube-system delete Pod k` switches it off"},
+		"none":                       {},
+		"another program":            {pods: []corev1.Pod{aPod("kube-system", "x", "x", "/usr/bin/other", "kured")}},
+		"kured":                      {pods: []corev1.Pod{aPod("kube-system", "kured-x", "kured", "/usr/bin/kured", "--period=1h")}, want: kured},
+		"kured behind an init":       {pods: []corev1.Pod{aPod("kube-system", "kured-x", "kured", "/tini", "--", "/usr/bin/kured")}, want: kured},
+		"kured in the arguments":     {pods: []corev1.Pod{args}, want: kured},
+		"kured's image alone":        {pods: []corev1.Pod{image}, want: kured},
+		"its image, not its program": {pods: []corev1.Pod{another}},
+		"two pods of it":             {pods: []corev1.Pod{aPod("kube-system", "kured-x", "kured", "/usr/bin/kured"), aPod("kube-system", "kured-y", "kured", "/usr/bin/kured")}, want: kured},
+		"a pod of no DaemonSet":      {pods: []corev1.Pod{aPod("kube-system", "k", "", "/usr/bin/kured")}, want: "kured (Pod kube-system/k) would reboot this host too; `kubectl -n kube-system delete Pod k` switches it off"},
 		"an owner with a command": {pods: []corev1.Pod{aPod("kube-system", "k", "$(rm)", "/usr/bin/kured")},
 			want: "kured (Pod kube-system/k) would reboot this host too; `kubectl -n kube-system delete Pod k` switches it off"},
 		"a pod that has ended":      {pods: []corev1.Pod{done}},
