@@ -281,7 +281,7 @@ func TestPartialFailure(t *testing.T) {
 	out, errOut, err := do(t, s, "unmanage", Options{Names: []string{"n1", "n2", "n3"}})
 	const said = "lockkeeper: n1 was not changed: writing node n1: nodes \"n1\" is forbidden: User \"pat\" cannot patch resource \"nodes\"; " +
 		"`lockkeeper unmanage` requires permission to get and patch nodes, and the verb manage on nodes.lockkeeper.dev\n"
-	if !strings.HasPrefix(out, "n2: no longer managed; lockkeeper releases it.\nn3: no") || errOut != said || fmt.Sprint(err) != "unmanage failed on 1 of 3 nodes" || *writes != 3 {
+	if !strings.HasPrefix(out, "n2: no longer managed; lockkeeper releases it; its pause no longer applies.\nn3: no") || errOut != said || fmt.Sprint(err) != "unmanage failed on 1 of 3 nodes" || *writes != 3 {
 		t.Errorf("printed\n%s%s%v, %d writes", out, errOut, err, *writes)
 	}
 	s, _, writes = faulty(t, []error{nil, context.DeadlineExceeded}, three(t)...)

@@ -132,7 +132,11 @@ func managed(to bool) editor {
 		case to:
 			return edit{value: &value, text: "managed, whatever managed_by_default in its host's file says"}, nil
 		}
-		return edit{value: &value, text: "no longer managed; " + released(n)}, nil
+		text := "no longer managed; " + released(n)
+		if n.Paused != nil {
+			text += "; its pause no longer applies"
+		}
+		return edit{value: &value, text: text}, nil
 	}
 }
 

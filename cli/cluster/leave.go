@@ -67,6 +67,9 @@ func (s *Source) LeaveUnreleased(ctx context.Context, node string) error {
 	}
 	for range leaveWrites {
 		left, err := s.finishLeaving(ctx, node, func(n *turn.Node) (bool, error) {
+			if _, err := mayFinish(n); err != nil {
+				return false, err
+			}
 			if n.Committed() {
 				return false, fmt.Errorf("%s is in %s and has committed to it; wait until its host reports, or delete the Node if the host is gone", n.Name, n.State)
 			}
