@@ -80,7 +80,7 @@ func TestSessionsAreWarnedAndHaveTheirDelay(t *testing.T) {
 	h.promote("rebooting", onlyNode)
 	must(t, anna.WaitText(soon(t), warning, 1))
 	h.says("Sessions (anna on pts/")
-	for _, text := range []string{"lockkeeper on host: ", "in 24s, at ", "for Sentinel /run/reboot-required", "kubectl annotate node host lockkeeper.dev/paused=", "systemd-inhibit"} {
+	for _, text := range []string{"lockkeeper on host: ", "in 24s, at ", "for Sentinel /run/reboot-required", "lockkeeper pause host --reason ", "systemd-inhibit"} {
 		if !strings.Contains(anna.Text(), text) {
 			t.Errorf("the warning does not say %q:\n%s", text, anna.Text())
 		}

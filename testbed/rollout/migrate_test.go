@@ -2,6 +2,7 @@ package rollout
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os/exec"
 	"slices"
@@ -210,6 +211,14 @@ func TestMigration(t *testing.T) {
 	s.Patch("node-6", map[string]any{"spec": map[string]any{"taints": []map[string]any{
 		{"key": "weave.works/kured-node-reboot", "effect": "PreferNoSchedule"}, {"key": "example.com/kept", "effect": "PreferNoSchedule"},
 	}}})
+	t.Cleanup(func() { // other tests use the same control plane
+		ctx, client := context.Background(), s.ControlPlane.Client()
+		if err := errors.Join(s.ControlPlane.DeletePolicy(ctx, "from-kured"),
+			client.AppsV1().DaemonSets("kube-system").Delete(ctx, "kured", metav1.DeleteOptions{}),
+			client.CoreV1().Namespaces().Delete(ctx, "reboot-coordinator", metav1.DeleteOptions{})); err != nil {
+			t.Error(err)
+		}
+	})
 	s.kubectl(fluoObjects, "apply", "-f", "-")
 	s.kubectl(kuredObjects, "apply", "-f", "-")
 

@@ -190,8 +190,14 @@ func (s *scene) reads(h *simhost.Host, r v1alpha1.Reason) {
 	}
 }
 
-// beginning is as much of a text as every reader keeps.
-func beginning(text string) string { return text[:min(len(text), 200)] }
+// remaining is a time in a text that counts down. The text is not published again only because of that.
+var remaining = regexp.MustCompile(`[0-9][0-9hms]* left`)
+
+// beginning is as much of a text as every reader keeps, without times that count down.
+func beginning(text string) string {
+	text = remaining.ReplaceAllString(text, "… left")
+	return text[:min(len(text), 200)]
+}
 
 // reported waits until the host has given the reason in its ack.
 func (s *scene) reported(h *simhost.Host, r v1alpha1.Reason) {
