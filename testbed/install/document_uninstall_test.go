@@ -1,6 +1,7 @@
 package install
 
 import (
+	"context"
 	"strings"
 	"testing"
 
@@ -33,6 +34,11 @@ func TestUninstallAsWritten(t *testing.T) {
 	t.Parallel()
 	in := operations(t)
 	in.read("uninstall.md")
+	t.Cleanup(func() { // other tests use the same control plane
+		if err := in.cp.RenewCoordinator(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
 
 	in.next("One host") // the variable
 	in.says(in.next("One host"), 1, "node-3  has left", "1 node left.", "\n  kubectl label node node-3 lockkeeper.dev/managed-")
