@@ -81,11 +81,11 @@ var conditions = map[string]func(*scene){
 		release()
 		s.ended(h, "Done: draining rebooting uncordoning")
 		changes := rec()
+		s.writtenOnce(h, proxy, changes)
 		if typesOf(changes[0]) == isPlanned { // on a busy machine, the grant comes after the second that a write waits
 			changes = changes[1:]
 		}
 		s.checkConditions(changes, isDraining, "")
-		s.writtenOnce(h, proxy, changes)
 	},
 
 	// A node is released while its host drains it: one write removes the conditions, and none follows. What another tool has set is
