@@ -95,7 +95,7 @@ const (
 	AnnotationRequest = Prefix + "request"
 
 	// AnnotationRequestNow is an AnnotationRequest that does not wait for the
-	// policy's windows, blackouts, gates and settle time. It has the same values,
+	// policy's windows, gates and settle time. It has the same values,
 	// and a key of its own so that it needs a permission of its own.
 	AnnotationRequestNow = Prefix + "request-now"
 

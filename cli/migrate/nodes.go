@@ -380,7 +380,7 @@ func intent(n *corev1.Node, by, reason string) string {
 	return string(b)
 }
 
-// othersCordon reports whether another owner may rely on the cordon of a node, whoever made it.
+// othersCordon reports whether another owner may rely on the cordon of a node, even if the tool made it.
 func othersCordon(n *corev1.Node) bool {
 	if _, detached := n.Annotations[v1alpha1.AnnotationDetached]; detached {
 		return true

@@ -25,9 +25,9 @@ func (d *decision) skipsWaits(n *turn.Node, g *group) bool {
 	return requestedNow(n) && !d.credible(d.Rewound).Add(g.p.Settle).After(d.Now)
 }
 
-// waits reports whether the reason, which groupHold has returned, ends by itself: a window, a
-// blackout, a gate or the settle time. A request that does not wait skips these, and no
-// other: not a policy that is halted or paused.
+// waits reports whether the reason, which groupHold has returned, ends by itself: a window, a gate
+// or the settle time. A request that does not wait skips these, and no other: not a policy that is
+// halted or paused.
 func waits(reason v1alpha1.Reason) bool {
 	switch reason {
 	case v1alpha1.ReasonWindow, v1alpha1.ReasonGateClosed, v1alpha1.ReasonBudget:
