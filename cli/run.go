@@ -2,6 +2,8 @@ package cli
 
 import (
 	"fmt"
+	"log/slog"
+	"os"
 	"os/signal"
 	"path/filepath"
 	"strings"
@@ -52,8 +54,12 @@ func runCommand(c *urfave.Context) error {
 		return err
 	}
 	defer release()
+	level := new(slog.LevelVar)
+	reloads := make(chan os.Signal, 1)
+	signal.Notify(reloads, syscall.SIGHUP)
+	defer signal.Stop(reloads)
 	return agent.Run(c.Context, cfg, agent.Options{
-		Version: c.App.Version, Load: load, Root: root, StateDir: stateDir(c),
+		Version: c.App.Version, Load: load, Reload: reloads, Root: root, StateDir: stateDir(c), Log: agent.NewLog(level), Level: level,
 	})
 }
 

@@ -6,14 +6,14 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
+	"net/http"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
 
 	"k8s.io/klog/v2"
 
@@ -34,20 +34,44 @@ type Options struct {
 	Version string // lockkeeper's
 	// Load reads the configuration, at each reload.
 	Load func() (*config.Config, []config.Warning, error)
+	// Reload receives a signal for each reload of the configuration.
+	Reload <-chan os.Signal
 	// Root is the directory below which the host's files are: "/", except in tests.
 	Root string
 	// StateDir is the directory of the local status; see package local.
 	StateDir string
+	// Log is the process's log, and Level its level, which a reload changes.
+	Log   *slog.Logger
+	Level *slog.LevelVar
+
+	// Bus is the message bus of the host's services; nil is the system bus.
+	Bus *systemd.Bus
+	// Transport replaces how the requests of an identity reach the API server; nil sends them
+	// over the network. Only tests set Bus and Transport.
+	Transport func(identity string, network http.RoundTripper) http.RoundTripper
+}
+
+// wrap returns what wraps the transport of the identity's requests.
+func (o *Options) wrap(identity string, m *metrics.Metrics) func(http.RoundTripper) http.RoundTripper {
+	count := m.Wrap(identity)
+	if o.Transport == nil {
+		return count
+	}
+	return func(network http.RoundTripper) http.RoundTripper { return count(o.Transport(identity, network)) }
+}
+
+// NewLog returns the log of this process. client-go's warnings and errors go there too.
+func NewLog(level *slog.LevelVar) *slog.Logger {
+	log := systemd.NewLogger(os.Stderr, level)
+	klog.SetSlogLogger(slog.New(warnings{log.Handler()}))
+	return log
 }
 
 // Run runs this host until ctx ends, which is not an error. cfg is what o.Load
-// returned. SIGHUP reloads the configuration.
+// returned.
 func Run(ctx context.Context, cfg *config.Config, o Options) error {
-	level := new(slog.LevelVar)
-	level.Set(cfg.LogLevel)
-	log := systemd.NewLogger(os.Stderr, level)
-	// client-go's warnings and errors go where ours go.
-	klog.SetSlogLogger(slog.New(warnings{log.Handler()}))
+	log := o.Log
+	o.Level.Set(cfg.LogLevel)
 
 	notifier := systemd.NewNotifier(log)
 	liveness := systemd.NewLiveness()
@@ -56,7 +80,7 @@ func Run(ctx context.Context, cfg *config.Config, o Options) error {
 	r.hostCredential = kube.New(kube.Options{
 		Identity: v1alpha1.IdentityHost, Paths: cfg.HostKubeconfigs(o.Root), Absent: cfg.NoHostKubeconfig(o.Root), Version: o.Version,
 		QPS: 20, Burst: 40, // requests a second: a drain's evictions are most of them
-		Wrap: m.Wrap(v1alpha1.IdentityHost), Log: log,
+		Wrap: o.wrap(v1alpha1.IdentityHost, m), Log: log,
 	})
 	r.coordinatorCredential = kube.New(coordinatorCredential(cfg, o, log, r, m))
 	host, err := newHost(cfg, o, log, r, m)
@@ -82,14 +106,11 @@ func Run(ctx context.Context, cfg *config.Config, o Options) error {
 	r.setReady()
 	systemd.LogEvent(log, slog.LevelInfo, v1alpha1.MessageStarted, "lockkeeper runs", "version", o.Version, "mode", string(cfg.Mode))
 
-	reloads := make(chan os.Signal, 1)
-	signal.Notify(reloads, syscall.SIGHUP)
-	defer signal.Stop(reloads)
 	for {
 		select {
-		case <-reloads:
+		case <-o.Reload:
 			notifier.Reloading()
-			reload(cfg, o, log, level, host, server)
+			reload(cfg, o, log, host, server)
 			notifier.Ready()
 		case <-ctx.Done():
 			notifier.Stopping()
@@ -102,7 +123,7 @@ func Run(ctx context.Context, cfg *config.Config, o Options) error {
 
 // newHost makes the host's loop.
 func newHost(cfg *config.Config, o Options, log *slog.Logger, r *record, m *metrics.Metrics) (*node.Host, error) {
-	bus := &systemd.Bus{}
+	bus := cmp.Or(o.Bus, &systemd.Bus{})
 	var engine *updateengine.Source
 	if cfg.Sources.UpdateEngine != config.UpdateEngineOff {
 		poll := cfg.Sources.PollInterval
@@ -146,7 +167,7 @@ func settings(cfg *config.Config) node.Settings {
 
 // reload reads the configuration again; a bad one changes nothing. started is
 // the one that the process started with.
-func reload(started *config.Config, o Options, log *slog.Logger, level *slog.LevelVar, host *node.Host, server *metrics.Server) {
+func reload(started *config.Config, o Options, log *slog.Logger, host *node.Host, server *metrics.Server) {
 	cfg, warnings, err := o.Load()
 	for _, w := range warnings {
 		log.Warn(w.String())
@@ -158,7 +179,7 @@ func reload(started *config.Config, o Options, log *slog.Logger, level *slog.Lev
 	if keys := started.NeedRestart(cfg); len(keys) > 0 {
 		log.Warn("some settings keep their old values until a restart", "keys", strings.Join(keys, ", "))
 	}
-	level.Set(cfg.LogLevel)
+	o.Level.Set(cfg.LogLevel)
 	host.Reload(settings(cfg))
 	server.Listen(cfg.Metrics.Listen)
 	systemd.LogEvent(log, slog.LevelInfo, v1alpha1.MessageReloaded, "configuration reloaded", "mode", string(cfg.Mode))
@@ -192,7 +213,7 @@ func coordinatorCredential(cfg *config.Config, o Options, log *slog.Logger, r *r
 	k := kube.Options{
 		Identity: v1alpha1.IdentityCoordinator, Absent: "no coordinator's kubeconfig at " + cfg.Coordinator.Kubeconfig,
 		Renewed: filepath.Join(o.Root, node.StateDir, "coordinator-token.json"), Version: o.Version, QPS: coordinator.QPS, Burst: coordinator.Burst,
-		Wrap: m.Wrap(v1alpha1.IdentityCoordinator), Log: log, LogEvent: systemd.LogEvent, Report: r.credentialChanged,
+		Wrap: o.wrap(v1alpha1.IdentityCoordinator, m), Log: log, LogEvent: systemd.LogEvent, Report: r.credentialChanged,
 	}
 	if cfg.Coordinator.Kubeconfig != "" {
 		k.Paths = []string{cfg.Coordinator.Kubeconfig}
