@@ -1,6 +1,7 @@
 package referee
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -100,36 +101,38 @@ const (
 	closeWithin = 2 * time.Minute
 )
 
+// withDefaults returns the options with the default of each that is not set.
+func (o Options) withDefaults() Options {
+	o.Budget, o.Lag = cmp.Or(o.Budget, 1), cmp.Or(o.Lag, 5*time.Second)
+	o.LeaseNamespace = cmp.Or(o.LeaseNamespace, v1alpha1.DefaultLeaseNamespace)
+	o.LeaseName = cmp.Or(o.LeaseName, v1alpha1.DefaultLeaseName)
+	if o.Admins == nil {
+		o.Admins = []string{"kubectl"}
+	}
+	return o
+}
+
+// config returns the configuration of the engine.
+func (o Options) config() config {
+	c := config{budget: o.Budget, policies: o.Policies, lag: o.Lag, admins: o.Admins, skip: o.Skip}
+	if o.OnEvent != nil {
+		c.line = func(at time.Time, node, text string) {
+			o.OnEvent(fmt.Sprintf("%s %-10s %s", at.Format(time.TimeOnly), node, text))
+		}
+	}
+	return c
+}
+
 // Start lists Nodes, the Lease and pods, and follows them until Close. It returns after the first list. The referee does not judge what the first
 // list contains, only what is written later.
 func Start(ctx context.Context, cluster Cluster, opts Options) (*Referee, error) {
-	if opts.Budget == 0 {
-		opts.Budget = 1
-	}
-	if opts.Lag == 0 {
-		opts.Lag = 5 * time.Second
-	}
-	if opts.LeaseNamespace == "" {
-		opts.LeaseNamespace = v1alpha1.DefaultLeaseNamespace
-	}
-	if opts.LeaseName == "" {
-		opts.LeaseName = v1alpha1.DefaultLeaseName
-	}
-	if opts.Admins == nil {
-		opts.Admins = []string{"kubectl"}
-	}
+	opts = opts.withDefaults()
 	s, err := newStore(cluster.EtcdEndpoint())
 	if err != nil {
 		return nil, fmt.Errorf("starting the referee: %w", err)
 	}
-	c := config{budget: opts.Budget, policies: opts.Policies, lag: opts.Lag, admins: opts.Admins, skip: opts.Skip}
-	if opts.OnEvent != nil {
-		c.line = func(at time.Time, node, text string) {
-			opts.OnEvent(fmt.Sprintf("%s %-10s %s", at.Format(time.TimeOnly), node, text))
-		}
-	}
 	r := &Referee{
-		opts: opts, store: s, mark: markPrefix + string(uuid.NewUUID()), engine: newEngine(c),
+		opts: opts, store: s, mark: markPrefix + string(uuid.NewUUID()), engine: newEngine(opts.config()),
 		known: map[string]int64{}, marks: map[int64]*mark{}, wake: make(chan struct{}, 1),
 	}
 	if err := r.list(ctx); err != nil {

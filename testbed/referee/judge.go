@@ -1,0 +1,110 @@
+package referee
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Judge applies the rules to writes that its caller passes to it, in the order of their revisions. It serves a store that
+// can call it for each write; a [Referee] follows etcd instead. Its methods are safe for concurrent use.
+type Judge struct {
+	opts Options
+
+	mu     sync.Mutex
+	engine *engine
+	last   moment
+}
+
+// NewJudge returns a Judge that has seen nothing yet. What it sees first is not judged, until [Judge.Begin].
+func NewJudge(opts Options) *Judge {
+	j := &Judge{opts: opts.withDefaults()}
+	j.engine = newEngine(j.opts.config())
+	j.engine.first = true
+	return j
+}
+
+// Begin ends the initial state: from now on everything is judged.
+func (j *Judge) Begin() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.engine.first = false
+}
+
+func (j *Judge) at(rev int64, at time.Time) moment {
+	j.last = moment{rev: rev, after: at, by: at}
+	return j.last
+}
+
+// Node takes a version of a Node. A nil obj means that the Node was deleted.
+func (j *Judge) Node(rev int64, at time.Time, name string, obj *corev1.Node) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.engine.onNode(j.at(rev, at), name, obj)
+}
+
+// Lease takes a version of a Lease; all but lockkeeper's are ignored. A nil obj means that the Lease does not exist.
+func (j *Judge) Lease(rev int64, at time.Time, namespace, name string, obj *coordinationv1.Lease) {
+	if namespace != j.opts.LeaseNamespace || name != j.opts.LeaseName {
+		return
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.engine.onLease(j.at(rev, at), obj)
+}
+
+// Pod takes a version of a pod. A nil obj means that the pod is gone.
+func (j *Judge) Pod(rev int64, at time.Time, namespace, name string, obj *corev1.Pod) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.engine.onPod(j.at(rev, at), namespace+"/"+name, obj)
+}
+
+// HostEvent takes an event of a host. All writes before it must have been passed on.
+func (j *Judge) HostEvent(ev HostEvent) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.last.after, j.last.by = ev.Time, ev.Time
+	if w := j.engine.hostEvent(j.last, ev); w != nil {
+		j.engine.settle(j.last, w)
+	}
+}
+
+// SetBudget is [Referee.SetBudget].
+func (j *Judge) SetBudget(at time.Time, n int) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.last.after, j.last.by = at, at
+	j.engine.setBudget(j.last, n)
+}
+
+// Declare is [Referee.Declare].
+func (j *Judge) Declare(d Declaration) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.engine.declared = append(j.engine.declared, d)
+}
+
+// Withdraw is [Referee.Withdraw].
+func (j *Judge) Withdraw() int {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	n := len(j.engine.declared)
+	j.engine.declared = nil
+	return n
+}
+
+// End judges what is still open, and returns the verdict. The error lists how many violations there were, and the first.
+func (j *Judge) End() (Report, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.engine.end(j.last)
+	r := j.engine.snapshot()
+	if n := r.Count(); n > 0 {
+		return r, fmt.Errorf("the referee saw %d violations, first %s", n, r.Violations[0])
+	}
+	return r, nil
+}
