@@ -14,6 +14,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"reflect"
 	"sync"
 	"syscall"
@@ -105,13 +106,16 @@ type Bus struct {
 	// Address in D-Bus's notation (unix:path=... or unix:abstract=...). "" is the address in DBUS_SYSTEM_BUS_ADDRESS or,
 	// without that, the system bus. Do not change it after the first call.
 	Address string
+	// Dial, if set, opens the connection instead of Address, for a bus that is not behind a Unix socket. The connection must
+	// respect write deadlines. Do not change it after the first call.
+	Dial func(ctx context.Context) (net.Conn, error)
 
 	timeout      time.Duration // instead of callTimeout, in tests
 	closesOnStop bool          // a call that is given up closes the connection; see Logind.Reboot
 
-	connecting sync.Mutex // held while connecting, which is bounded
 	mu         sync.Mutex
-	conn       *connection // nil, or the newest one
+	conn       *connection   // nil, or the newest one
+	connecting chan struct{} // holds a value while a call connects, which is bounded; nil before the first call
 }
 
 // systemBus is what a nil *Bus means.
@@ -126,12 +130,23 @@ func (b *Bus) Close() error {
 func (b *Bus) limit() time.Duration { return cmp.Or(b.timeout, callTimeout) }
 
 // separate returns a Bus with the same address that shares no connection with b. The caller closes it.
-func (b *Bus) separate() *Bus { return &Bus{Address: b.Address, timeout: b.timeout} }
+func (b *Bus) separate() *Bus { return &Bus{Address: b.Address, Dial: b.Dial, timeout: b.timeout} }
 
-// connect returns the connection, and makes one if there is none. It takes at most the bus's limit.
+// connect returns the connection, and makes one if there is none. It takes at most the bus's limit, and it ends with ctx
+// while another call connects.
 func (b *Bus) connect(ctx context.Context) (*connection, error) {
-	b.connecting.Lock()
-	defer b.connecting.Unlock()
+	b.mu.Lock()
+	if b.connecting == nil {
+		b.connecting = make(chan struct{}, 1)
+	}
+	connecting := b.connecting
+	b.mu.Unlock()
+	select {
+	case connecting <- struct{}{}:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	defer func() { <-connecting }()
 	b.mu.Lock()
 	conn := b.conn
 	b.mu.Unlock()
@@ -146,7 +161,7 @@ func (b *Bus) connect(ctx context.Context) (*connection, error) {
 	defer cancel()
 	conn = &connection{}
 	var err error
-	if conn.Conn, err = dial(ctx, b.Address, conn); err != nil {
+	if conn.Conn, err = b.dial(ctx, conn); err != nil {
 		return nil, err
 	}
 	b.mu.Lock()

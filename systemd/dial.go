@@ -19,7 +19,7 @@ const (
 )
 
 // dial connects to a message bus, and returns when the connection is ready for calls. ctx bounds the connecting, not the
-// connection. See [Bus] for the address.
+// connection.
 //
 // godbus's own Dial is not used, because this process runs as root and other users of the bus are not trusted. Dial waits
 // without a bound for a bus that accepts a connection and then sends nothing. It accepts file descriptors, with which any
@@ -28,12 +28,12 @@ const (
 // The clients in go-systemd's dbus and login1 packages are not used either. They count a signal that any process sends, do
 // not survive a restart of the bus, and let the bus keep a call for a service that starts later. login1 hides the errors of
 // a reboot as well.
-func dial(ctx context.Context, address string, signals dbus.SignalHandler) (*dbus.Conn, error) {
-	name, err := socketName(cmp.Or(address, os.Getenv("DBUS_SYSTEM_BUS_ADDRESS"), systemBusAddress))
-	var socket net.Conn
-	if err == nil {
-		socket, err = new(net.Dialer).DialContext(ctx, "unix", name)
+func (b *Bus) dial(ctx context.Context, signals dbus.SignalHandler) (*dbus.Conn, error) {
+	open := b.Dial
+	if open == nil {
+		open = b.openSocket
 	}
+	socket, err := open(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("connecting to the bus: %w", err)
 	}
@@ -54,6 +54,15 @@ func dial(ctx context.Context, address string, signals dbus.SignalHandler) (*dbu
 		return nil, fmt.Errorf("authenticating to the bus: %w", err)
 	}
 	return conn, nil
+}
+
+// openSocket connects to the socket that the bus's address names.
+func (b *Bus) openSocket(ctx context.Context) (net.Conn, error) {
+	name, err := socketName(cmp.Or(b.Address, os.Getenv("DBUS_SYSTEM_BUS_ADDRESS"), systemBusAddress))
+	if err != nil {
+		return nil, err
+	}
+	return new(net.Dialer).DialContext(ctx, "unix", name)
 }
 
 // socketName returns the name of the socket in a D-Bus address, which is a path or an abstract name: system buses have no
