@@ -198,7 +198,7 @@ func (w *world) traffic() {
 	w.call("A", "x.y.Z", "x.y.Z.Echo", 0, pair{"s", 7}, arg)
 	w.call("A", w.conns["B"].Names()[0], "x.y.Z.Echo", dbus.FlagNoAutoStart, pair{"s", 7}, arg)
 	w.call("A", "x.y.Z", "x.y.Z.Fail", 0)
-	w.call("A", "x.y.Z", "x.y.Z.Fail", dbus.FlagNoReplyExpected)
+	w.call("A", "x.y.Z", "x.y.Z.Echo", dbus.FlagNoReplyExpected, pair{"s", 7}, arg)
 	w.call("A", "x.y.Z", "x.y.Z.Missing", 0)
 	w.call("A", "x.y.None", "x.y.Z.Echo", 0)
 	w.call("A", "x.y.None", "x.y.Z.Echo", dbus.FlagNoAutoStart)
