@@ -1,0 +1,397 @@
+package memhost
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/godbus/dbus/v5"
+
+	"lockkeeper.dev/lockkeeper/testbed/referee"
+)
+
+const (
+	loginName    = "org.freedesktop.login1"
+	loginPath    = dbus.ObjectPath("/org/freedesktop/login1")
+	loginIface   = "org.freedesktop.login1.Manager"
+	sessionIface = "org.freedesktop.login1.Session"
+)
+
+// RebootMode is what logind does with a call to reboot.
+type RebootMode int
+
+// The modes of logind.
+const (
+	Obey   RebootMode = iota
+	Deny              // answers AccessDenied
+	Hang              // neither answers nor reboots until the next boot
+	Lose              // reboots, but its answer is lost
+	Ignore            // answers with success and does nothing
+)
+
+// Inhibitor is a lock as ListInhibitors returns it.
+type Inhibitor struct {
+	What, Who, Why, Mode string
+	UID, PID             uint32
+}
+
+func (i Inhibitor) inhibits(mode string) bool {
+	return i.Mode == mode && slices.Contains(strings.Split(i.What, ":"), "shutdown")
+}
+
+// Session is a login session.
+type Session struct {
+	ID     string
+	User   string
+	UID    uint32
+	Seat   string
+	TTY    string
+	Remote bool
+	Class  string // "" is "user"
+	State  string // "" is "active"
+	Since  time.Time
+}
+
+// Logind is the host's systemd-logind over all boots. Its mode stays until it is set again; sessions and inhibitors last until
+// the next boot. Its methods are safe for concurrent use.
+type Logind struct {
+	h *Host
+
+	mu         sync.Mutex
+	mode       RebootMode
+	boot       *boot
+	conn       *dbus.Conn // nil while logind does not run
+	shutdown   *shutdown  // nil while there is none
+	inhibitors map[*Inhibitor]bool
+	freed      chan struct{} // closed and replaced when an inhibitor is released
+	sessions   map[string]Session
+	wall       string
+}
+
+// shutdown is a shutdown under way. systemd continues it if logind dies after it has queued its job.
+type shutdown struct {
+	queued bool // systemd has its job
+	cancel context.CancelFunc
+}
+
+func newLogind(h *Host) *Logind { return &Logind{h: h} }
+
+// OnReboot sets what logind does with calls to reboot from now on.
+func (l *Logind) OnReboot(mode RebootMode) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mode = mode
+}
+
+// Start starts logind again after Stop.
+func (l *Logind) Start() error {
+	b := l.h.current()
+	if b == nil {
+		return fmt.Errorf("starting logind: %w", ErrDown)
+	}
+	return l.start(b)
+}
+
+// Stop ends logind. It keeps inhibitors and sessions, and forgets a shutdown that waits for inhibitors, as the real one does.
+func (l *Logind) Stop() {
+	l.stop()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if s := l.shutdown; s != nil && !s.queued {
+		s.cancel()
+		l.shutdown = nil
+	}
+}
+
+// stop takes logind off the bus.
+func (l *Logind) stop() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.conn != nil {
+		drop(l.conn, loginName)
+		l.conn = nil
+	}
+}
+
+func (l *Logind) runs() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.conn != nil
+}
+
+func (l *Logind) start(b *boot) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.conn != nil {
+		return nil
+	}
+	if l.boot != b {
+		l.boot, l.shutdown, l.wall = b, nil, ""
+		l.inhibitors, l.sessions, l.freed = map[*Inhibitor]bool{}, map[string]Session{}, make(chan struct{})
+	}
+	conn, err := b.theBus().Connect()
+	if err != nil {
+		return fmt.Errorf("starting logind: %w", err)
+	}
+	err = conn.ExportMethodTable(map[string]any{
+		"RebootWithFlags": func(m dbus.Message, flags uint64) *dbus.Error { return l.reboot(conn, m, flags) },
+		"ListInhibitors":  func() ([]Inhibitor, *dbus.Error) { return l.Inhibitors(), nil },
+		"ListSessions":    l.listSessions,
+		"SetWallMessage":  l.setWall,
+	}, loginPath, loginIface)
+	if err == nil {
+		err = objects{l.properties}.export(conn, loginPath)
+	}
+	if err == nil {
+		err = own(conn, loginName)
+	}
+	if err != nil {
+		conn.Close()
+		return fmt.Errorf("starting logind: %w", err)
+	}
+	l.conn = conn
+	return nil
+}
+
+// reboot answers one call to reboot. It returns only after Event has received the event.
+func (l *Logind) reboot(conn *dbus.Conn, m dbus.Message, flags uint64) *dbus.Error {
+	sender, _ := m.Headers[dbus.FieldSender].Value().(string)
+	l.mu.Lock()
+	b, mode, running := l.boot, l.mode, l.conn == conn
+	l.mu.Unlock()
+	if !running {
+		return dbus.MakeFailedError(ErrDown)
+	}
+	who := "RebootWithFlags from " + sender
+	refuse := func(kind referee.Kind, name, text string) *dbus.Error {
+		l.h.emit(kind, b.id, who+": "+text)
+		return dbus.NewError(name, []any{text})
+	}
+	// logind asks the bus for the caller's credentials.
+	ctx, cancel := context.WithTimeout(b.over, 10*time.Second)
+	defer cancel()
+	if err := conn.BusObject().CallWithContext(ctx, "org.freedesktop.DBus.GetConnectionUnixUser", 0, sender).Err; err != nil {
+		return refuse(CallerGone, "org.freedesktop.DBus.Error.AccessDenied", "No such device or address")
+	}
+	switch {
+	case flags > 1:
+		return refuse(referee.RebootRefused, "org.freedesktop.DBus.Error.InvalidArgs", "Invalid flags parameter")
+	case mode == Deny:
+		return refuse(referee.RebootRefused, "org.freedesktop.DBus.Error.AccessDenied", "Permission denied")
+	case mode == Ignore:
+		l.h.emit(referee.RebootRefused, b.id, who+": ignored")
+		return nil
+	case mode == Hang:
+		l.h.emit(referee.RebootRefused, b.id, who+": it hangs")
+		<-b.over.Done()
+		return dbus.MakeFailedError(ErrDown)
+	case l.holds("block"):
+		// The text of systemd 257. The flag has root respect inhibitors; this logind never lets root pass.
+		return refuse(referee.RebootRefused, "org.freedesktop.DBus.Error.AccessDenied", "Access denied due to active block inhibitor")
+	}
+	if !l.begin(b, func() {
+		l.h.mu.Lock()
+		l.h.reboots++
+		l.h.mu.Unlock()
+		l.h.emit(referee.RebootCalled, b.id, who)
+	}) {
+		return refuse(referee.RebootRefused, "org.freedesktop.login1.OperationInProgress", "There's already a shutdown or sleep operation in progress")
+	}
+	if mode == Lose {
+		<-b.over.Done()
+	}
+	return nil
+}
+
+// begin begins the shutdown of a boot, unless one is under way. accepted is called before the shutdown begins.
+func (l *Logind) begin(b *boot, accepted func()) bool {
+	ctx, cancel := context.WithCancel(b.over)
+	s := &shutdown{cancel: cancel}
+	l.mu.Lock()
+	if l.shutdown != nil || l.boot != b || b.over.Err() != nil {
+		l.mu.Unlock()
+		cancel()
+		return false
+	}
+	l.shutdown = s
+	l.mu.Unlock()
+	accepted()
+	l.announce(true)
+	go func() {
+		defer cancel()
+		l.awaitDelays(ctx, b)
+		l.mu.Lock()
+		s.queued = ctx.Err() == nil
+		l.mu.Unlock()
+		if ctx.Err() != nil {
+			return
+		}
+		l.h.units.setShuttingDown(true)
+		select {
+		case <-ctx.Done():
+		case <-time.After(l.h.o.ShutdownTakes):
+			l.h.goDown(b)
+		}
+	}()
+	return true
+}
+
+// announce sends PrepareForShutdown.
+func (l *Logind) announce(active bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.conn != nil {
+		_ = l.conn.Emit(loginPath, loginIface+".PrepareForShutdown", active) // fails only without a bus
+	}
+}
+
+// Shutdown begins a reboot that no call on the bus asked for: an admin's, or a power button's. It reports false while one is
+// under way, and while the host is down.
+func (l *Logind) Shutdown(who string) bool {
+	b := l.h.current()
+	return b != nil && l.begin(b, func() { l.h.emit(Shutdown, b.id, who) })
+}
+
+// CancelShutdown calls off the shutdown that is under way, and reports whether there was one.
+func (l *Logind) CancelShutdown() bool {
+	l.mu.Lock()
+	b, s := l.boot, l.shutdown
+	if s == nil || b.over.Err() != nil {
+		l.mu.Unlock()
+		return false
+	}
+	s.cancel()
+	l.shutdown = nil
+	l.mu.Unlock()
+	l.h.units.setShuttingDown(false)
+	l.h.emit(ShutdownCanceled, b.id, "")
+	l.announce(false)
+	return true
+}
+
+// Hold takes an inhibitor that is held until the test calls release or the host goes down. Nothing is held while the host is
+// down.
+func (l *Logind) Hold(lock Inhibitor) (release func()) {
+	i := &lock
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.inhibitors != nil {
+		l.inhibitors[i] = true
+	}
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.inhibitors[i] {
+			delete(l.inhibitors, i)
+			close(l.freed)
+			l.freed = make(chan struct{})
+		}
+	}
+}
+
+// Inhibitors returns the inhibitors that are held now.
+func (l *Logind) Inhibitors() []Inhibitor {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	all := []Inhibitor{}
+	for i := range l.inhibitors {
+		all = append(all, *i)
+	}
+	slices.SortFunc(all, func(a, b Inhibitor) int { return strings.Compare(a.Who+a.What, b.Who+b.What) })
+	return all
+}
+
+// holds reports whether an inhibitor of shutdowns is held in this mode.
+func (l *Logind) holds(mode string) bool {
+	return slices.ContainsFunc(l.Inhibitors(), func(i Inhibitor) bool { return i.inhibits(mode) })
+}
+
+// awaitDelays waits until no delay inhibitor is held, for at most InhibitDelayMax.
+func (l *Logind) awaitDelays(ctx context.Context, b *boot) {
+	timer := time.NewTimer(l.h.o.InhibitDelayMax)
+	defer timer.Stop()
+	for {
+		l.mu.Lock()
+		freed := l.freed
+		l.mu.Unlock()
+		if !l.holds("delay") {
+			return
+		}
+		select {
+		case <-freed:
+		case <-timer.C:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// SetSessions sets the login sessions until the next boot.
+func (l *Logind) SetSessions(sessions ...Session) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.sessions = map[string]Session{}
+	for _, s := range sessions {
+		l.sessions[s.ID] = s
+	}
+}
+
+func sessionPath(id string) dbus.ObjectPath {
+	return loginPath + "/session/_" + dbus.ObjectPath(fmt.Sprintf("%x", id))
+}
+
+type sessionRow struct {
+	ID   string
+	UID  uint32
+	User string
+	Seat string
+	Path dbus.ObjectPath
+}
+
+func (l *Logind) listSessions() ([]sessionRow, *dbus.Error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	rows := []sessionRow{}
+	for _, id := range slices.Sorted(maps.Keys(l.sessions)) {
+		s := l.sessions[id]
+		rows = append(rows, sessionRow{s.ID, s.UID, s.User, s.Seat, sessionPath(s.ID)})
+	}
+	return rows, nil
+}
+
+func (l *Logind) setWall(text string, _ bool) *dbus.Error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.wall = text
+	return nil
+}
+
+// properties returns the properties of logind itself and of sessions.
+func (l *Logind) properties(path dbus.ObjectPath, _ string) map[string]any {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if path == loginPath {
+		return map[string]any{
+			"PreparingForShutdown": l.shutdown != nil,
+			"InhibitDelayMaxUSec":  uint64(l.h.o.InhibitDelayMax.Microseconds()),
+		}
+	}
+	for id, s := range l.sessions {
+		if sessionPath(id) == path {
+			var since uint64
+			if !s.Since.IsZero() {
+				since = uint64(s.Since.UnixMicro())
+			}
+			return map[string]any{
+				"Id": s.ID, "Name": s.User, "Class": cmp.Or(s.Class, "user"), "State": cmp.Or(s.State, "active"), "TTY": s.TTY, "Remote": s.Remote, "Timestamp": since,
+			}
+		}
+	}
+	return nil
+}
