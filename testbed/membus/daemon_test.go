@@ -238,16 +238,16 @@ func (w *world) traffic() {
 
 // death is a part of the script: a service that goes away while it is asked.
 func (w *world) death() {
-	asked := make(chan struct{})
-	w.conns["B"].ExportMethodTable(map[string]any{"Hang": func() *dbus.Error {
+	asked, conn := make(chan struct{}), w.conns["B"]
+	conn.ExportMethodTable(map[string]any{"Hang": func() *dbus.Error {
 		close(asked)
-		<-w.conns["B"].Context().Done()
+		<-conn.Context().Done()
 		return nil
 	}}, "/o", "x.y.Z")
 	w.step("B dies while A waits for it", func() {
 		call := w.conns["A"].Object("x.y.Z", "/o").Go("x.y.Z.Hang", 0, nil)
 		<-asked
-		w.conns["B"].Close()
+		conn.Close()
 		<-call.Done
 		delete(w.conns, "B")
 	})

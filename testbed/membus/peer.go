@@ -125,7 +125,7 @@ func handshake(in *bufio.Reader, out io.Writer, id string) error {
 		case "DATA":
 			reply = "OK " + id
 		default:
-			if words != nil && words[0] == "AUTH" {
+			if len(words) > 0 && words[0] == "AUTH" {
 				reply = "REJECTED EXTERNAL"
 			}
 		}

@@ -1,7 +1,7 @@
 package memhost
 
 import (
-	"crypto/rand"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"os"
@@ -74,16 +74,18 @@ func (h *Host) writeBootFiles(bootID, version string) error {
 	return nil
 }
 
-// newBootID returns a random UUID in the kernel's notation.
-func newBootID() string {
-	b := newInvocation()
+// newBootID returns a UUID in the kernel's notation.
+func (h *Host) newBootID() string {
+	b := h.newID()
 	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
 	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }
 
-// newInvocation returns the ID of a unit's run.
-func newInvocation() []byte {
-	id := make([]byte, 16)
-	rand.Read(id) // never fails
-	return id
+// newID returns an ID that no other host has at any time. A run in a bubble has the same IDs when it is repeated.
+func (h *Host) newID() []byte {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.ids++
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s %d %d", h.o.Name, h.ids, time.Now().UnixNano()))
+	return sum[:16]
 }

@@ -58,9 +58,12 @@ type Options struct {
 	// WithoutEngine leaves update_engine off the bus, as with /usr/.noupdate, until the test starts it.
 	WithoutEngine bool
 
-	// Event, if set, is called with each event of the host. Calls may come from several goroutines; logind waits for the end of
-	// a call before it answers. Event may call the host's getters only.
+	// Event, if set, is called with each event of the host, from several goroutines. logind waits for the end of the call before
+	// it answers and before the shutdown begins. Event may call the host's methods, except Boot and RestartBus.
 	Event func(referee.HostEvent)
+	// Stopping, if set, is called when systemd begins to stop the services of a host that shuts down. The owner then asks
+	// lockkeeper to exit.
+	Stopping func()
 	// Rebooted, if set, is called when the host is down after a shutdown, with the version that the next boot will run. The
 	// owner then ends the processes of the old boot, if they still run, and calls Boot.
 	Rebooted func(version string)
@@ -84,6 +87,7 @@ type Host struct {
 	staged  string // for the next boot; "" is the present version
 	boots   int
 	reboots int
+	ids     int // that newID has made
 }
 
 // gate is a mutex in whose wait the clock of a bubble continues.
@@ -150,7 +154,7 @@ func (h *Host) Boot() error {
 	if crashed {
 		return fmt.Errorf("booting %s: it lost power", h.o.Name)
 	}
-	b := &boot{id: newBootID(), began: time.Now(), bus: h.newBus()}
+	b := &boot{id: h.newBootID(), began: time.Now(), bus: h.newBus()}
 	b.over, b.end = context.WithCancel(context.Background())
 	if err := h.writeBootFiles(b.id, version); err != nil {
 		return err
@@ -232,7 +236,7 @@ func (h *Host) down(b *boot) bool {
 // goDown ends a boot after a shutdown.
 func (h *Host) goDown(b *boot) {
 	h.power.lock()
-	first := h.down(b)
+	first := b.over.Err() == nil && h.down(b) // otherwise the host has crashed meanwhile
 	h.power.unlock()
 	if !first {
 		return

@@ -27,6 +27,8 @@ type world struct {
 	logind systemd.Logind
 	units  systemd.Units
 
+	onEvent func(referee.HostEvent)
+
 	mu     sync.Mutex
 	events []referee.HostEvent
 	faults func(membus.Transit) membus.Verdict
@@ -39,8 +41,11 @@ func play(t *testing.T, o Options, f func(*testing.T, *world)) {
 		w := &world{t: t}
 		o.Event = func(e referee.HostEvent) {
 			w.mu.Lock()
-			defer w.mu.Unlock()
 			w.events = append(w.events, e)
+			w.mu.Unlock()
+			if w.onEvent != nil {
+				w.onEvent(e)
+			}
 		}
 		o.Fault = func(m membus.Transit) membus.Verdict {
 			w.mu.Lock()
@@ -424,4 +429,73 @@ func TestCrash(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// TestCrashAtTheWorstMoment cuts the power when logind has accepted a reboot, and when the host would be down anyway.
+func TestCrashAtTheWorstMoment(t *testing.T) {
+	for _, after := range []time.Duration{0, time.Minute - time.Nanosecond, time.Minute, time.Minute + time.Nanosecond} {
+		rebooted := 0
+		o := Options{ShutdownTakes: time.Minute, Rebooted: func(string) { rebooted++ }}
+		play(t, o, func(t *testing.T, w *world) {
+			must(t, w.Engine().Stage("4.2.0"))
+			must(t, w.logind.Reboot(t.Context()))
+			time.Sleep(after)
+			w.Crash()
+			time.Sleep(time.Hour)
+			if w.BootID() != "" || rebooted > 1 || rebooted == 1 && after < time.Minute {
+				t.Errorf("a crash after %v: boot %q, Rebooted called %d times", after, w.BootID(), rebooted)
+			}
+			must(t, w.Boot())
+			if w.Version() != "4.2.0" || w.Boots() != 2 {
+				t.Errorf("a crash after %v: version %s, %d boots", after, w.Version(), w.Boots())
+			}
+		})
+	}
+	play(t, Options{Stopping: func() { t.Error("a crashed host stops services") }}, func(t *testing.T, w *world) {
+		w.onEvent = func(e referee.HostEvent) {
+			if e.Kind == referee.RebootCalled {
+				w.Crash()
+			}
+		}
+		if err := w.logind.Reboot(t.Context()); err == nil || w.BootID() != "" {
+			t.Errorf("the host crashed when logind had accepted: %v, boot %q", err, w.BootID())
+		}
+		time.Sleep(time.Hour)
+		must(t, w.Boot())
+	})
+}
+
+// TestStopping checks that the owner has the time of the shutdown to stop lockkeeper.
+func TestStopping(t *testing.T) {
+	var stopping time.Time
+	o := Options{ShutdownTakes: time.Minute, Stopping: func() { stopping = time.Now() }}
+	play(t, o, func(t *testing.T, w *world) {
+		w.Logind().Hold(Inhibitor{What: "shutdown", Who: "kubelet", Mode: "delay"})
+		began := time.Now()
+		must(t, w.logind.Reboot(t.Context()))
+		must(t, w.WriteUptime())
+		time.Sleep(time.Minute)
+		if d := stopping.Sub(began); d != 5*time.Second || w.BootID() == "" {
+			t.Errorf("services were stopped after %v, boot %q", d, w.BootID())
+		}
+		time.Sleep(10 * time.Second)
+		must(t, w.WriteUptime())
+		if up := w.file("proc/uptime"); up != "5.00 10.00\n" {
+			t.Errorf("uptime %q", up)
+		}
+	})
+}
+
+func BenchmarkCall(b *testing.B) {
+	h := New(Options{Name: "n1", Root: b.TempDir()})
+	if err := h.Boot(); err != nil {
+		b.Fatal(err)
+	}
+	defer h.Crash()
+	l := systemd.Logind{Bus: &systemd.Bus{Dial: h.Dial}}
+	for b.Loop() {
+		if _, err := l.BlockingInhibitors(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+	}
 }

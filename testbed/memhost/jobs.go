@@ -29,8 +29,8 @@ type state struct {
 // job is a job of a unit. The operation may outlast it: a job that is replaced leaves the unit as it is.
 type job struct {
 	id   uint32
-	kind string   // start, stop, restart, reload
-	done []func() // called when it ends
+	kind string                // start, stop, restart, reload
+	done []func(result string) // called when it ends
 }
 
 func jobPath(id uint32) dbus.ObjectPath {
@@ -52,7 +52,7 @@ func (u *Units) state(name string) *state {
 	if s == nil {
 		s = &state{name: name, active: cmp.Or(u.defined[name].Active, "inactive")}
 		if s.active == "active" {
-			s.invocation = newInvocation()
+			s.invocation = u.h.newID()
 		}
 		u.states[name] = s
 	}
@@ -151,9 +151,9 @@ func (u *Units) begin(s *state) {
 		u.after(s, 0, func() { u.finish(s, "done") })
 		return
 	}
-	s.invocation, s.result = newInvocation(), ""
+	s.invocation, s.result = u.h.newID(), ""
 	if !strings.HasSuffix(s.name, ".service") {
-		u.beginGroup(s, append(slices.Clone(d.Wants), d.Requires...))
+		u.beginGroup(s, d)
 		return
 	}
 	s.active, s.sub = "activating", "start"
@@ -169,27 +169,35 @@ func (u *Units) begin(s *state) {
 	}
 }
 
-// beginGroup starts a target: it is active when the jobs of the units that it pulls in have ended, whatever their results.
-func (u *Units) beginGroup(s *state, members []string) {
+// beginGroup starts a target. It becomes active when the jobs of the units that it pulls in have ended. It does not if one
+// that it requires has failed; the results of the others do not count.
+func (u *Units) beginGroup(s *state, d Unit) {
 	u.forget(s)
-	started := s.job
-	left := 1
-	ended := func() {
-		if left--; left == 0 && s.job == started && started != nil {
+	started, left, failed := s.job, 1, false
+	ended := func(required bool) func(string) {
+		return func(result string) {
+			failed = failed || required && result != "done"
+			if left--; left > 0 || s.job != started || started == nil {
+				return
+			}
 			u.after(s, 0, func() {
+				if failed {
+					u.finish(s, "dependency")
+					return
+				}
 				s.active, s.sub = "active", "active"
 				u.finish(s, "done")
 			})
 		}
 	}
-	for _, name := range members {
+	for i, name := range slices.Concat(d.Wants, d.Requires) {
 		if m := u.state(name); u.load(m) == "loaded" && m != s {
 			left++
 			j := u.queue("StartUnit", m)
-			j.done = append(j.done, ended)
+			j.done = append(j.done, ended(i >= len(d.Wants)))
 		}
 	}
-	ended()
+	ended(false)("done")
 }
 
 // started ends the start of a service.
@@ -250,6 +258,6 @@ func (u *Units) finish(s *state, result string) {
 	s.job = nil
 	u.emit("JobRemoved", j.id, j.path(), s.name, result)
 	for _, f := range j.done {
-		f()
+		f(result)
 	}
 }

@@ -232,6 +232,9 @@ func (l *Logind) begin(b *boot, accepted func()) bool {
 			return
 		}
 		l.h.units.setShuttingDown(true)
+		if l.h.o.Stopping != nil {
+			l.h.o.Stopping()
+		}
 		select {
 		case <-ctx.Done():
 		case <-time.After(l.h.o.ShutdownTakes):

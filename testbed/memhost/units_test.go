@@ -54,6 +54,24 @@ func TestRunTarget(t *testing.T) {
 	})
 }
 
+// TestRequired checks that a target is not active if a unit that it requires has failed.
+func TestRequired(t *testing.T) {
+	play(t, Options{}, func(t *testing.T, w *world) {
+		w.Units().Set("x.target", Unit{Wants: []string{"a.service"}})
+		w.Units().Set("y.target", Unit{Requires: []string{"a.service"}})
+		w.Units().Set("a.service", Unit{Result: "exit-code"})
+		for name, want := range map[string]string{"x.target": "active", "y.target": "inactive"} {
+			if _, err := w.Units().request("StartUnit", name); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Second)
+			if got := w.Units().ActiveState(name); got != want {
+				t.Errorf("%s is %s, want %s", name, got, want)
+			}
+		}
+	})
+}
+
 // TestHangingUnit stops a target while a unit hangs, and crashes a host in a run.
 func TestHangingUnit(t *testing.T) {
 	play(t, Options{}, func(t *testing.T, w *world) {
