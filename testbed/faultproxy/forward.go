@@ -33,7 +33,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, hr *http.Request) {
 		panic(http.ErrAbortHandler)
 	}
 	defer p.running.Done()
-	r := describe(hr)
+	r := Describe(hr)
 	r.Proxy = p.opts.Name
 	body, err := io.ReadAll(http.MaxBytesReader(w, hr.Body, maxBody))
 	if err != nil {

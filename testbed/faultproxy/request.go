@@ -85,8 +85,8 @@ func (r *Request) Patch() (map[string]any, error) {
 	return doc, nil
 }
 
-// describe returns the request's description.
-func describe(hr *http.Request) Request {
+// Describe returns the description of a request, without Proxy, Time, Number, Label and Body.
+func Describe(hr *http.Request) Request {
 	r := Request{Verb: strings.ToLower(hr.Method), URI: hr.URL.RequestURI(), Agent: hr.UserAgent()}
 	parts := strings.Split(strings.Trim(hr.URL.Path, "/"), "/")
 	switch {

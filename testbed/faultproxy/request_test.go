@@ -26,7 +26,7 @@ func TestDescribe(t *testing.T) {
 		{"GET", "/readyz", Request{Verb: "get"}},
 		{"GET", "/apis/apps/v1", Request{Verb: "get"}},
 	} {
-		got := describe(httptest.NewRequest(c.method, "http://proxy"+c.uri, nil))
+		got := Describe(httptest.NewRequest(c.method, "http://proxy"+c.uri, nil))
 		got.URI = ""
 		if got.String() != c.want.String() || got.Group != c.want.Group || got.Subresource != c.want.Subresource {
 			t.Errorf("%s %s is %+v, expected %+v", c.method, c.uri, got, c.want)

@@ -1,0 +1,151 @@
+package virtual
+
+import (
+	"maps"
+	"slices"
+	"time"
+)
+
+// Kind is what goes wrong.
+type Kind string
+
+// The kinds. The table of [kinds] says what each does.
+const (
+	// To one request, or to several in a row.
+	kindLost       Kind = "lost"        // the request never arrives
+	kindDelay      Kind = "delay"       // the request arrives late, if its sender still waits
+	kindLate       Kind = "late-write"  // the sender gives up, and the request arrives after that
+	kindAnswerLost Kind = "answer-lost" // the request arrives, its answer does not
+	kindAnswerLate Kind = "answer-late"
+	kindProxy      Kind = "proxy"    // a proxy answers in place of the API server; with ",delivered" the API server carried it out
+	kindRepeat     Kind = "repeat"   // a proxy sends the request twice
+	kindTruncate   Kind = "truncate" // the answer's body ends too early
+
+	// To a process, its network and its watches.
+	kindCutOff    Kind = "cut-off" // the host's network is down
+	kindWatchCut  Kind = "watch-cut"
+	kindWatchEnd  Kind = "watch-end"
+	kindWatchHang Kind = "watch-hang"
+	kindWatchLag  Kind = "watch-lag"
+	kindKill      Kind = "kill"
+	kindFreeze    Kind = "freeze"
+	kindTwice     Kind = "start-twice"
+
+	// To a host.
+	kindCrash         Kind = "crash"
+	kindBusDown       Kind = "bus-down"
+	kindBusSlow       Kind = "bus-slow"
+	kindLogind        Kind = "logind"
+	kindLogindRestart Kind = "logind-restart"
+	kindStage         Kind = "stage"
+	kindWithdraw      Kind = "withdraw"
+
+	// To the API server.
+	kindOutage     Kind = "outage"
+	kindClock      Kind = "clock"
+	kindCutWatches Kind = "cut-watches"
+	kindCompact    Kind = "compact"
+	kindRewind     Kind = "rewind"
+
+	// By people and other programs.
+	kindIntent      Kind = "intent"
+	kindRetry       Kind = "retry"
+	kindConfirm     Kind = "confirm"
+	kindStop        Kind = "stop"
+	kindLease       Kind = "lease"
+	kindPolicy      Kind = "policy"
+	kindReplaceNode Kind = "replace-node"
+	kindCordon      Kind = "cordon"
+	kindUncordon    Kind = "uncordon"
+	kindBudget      Kind = "budget"
+	kindPod         Kind = "pod"
+
+	// By an attacker.
+	kindLie   Kind = "lie"
+	kindThief Kind = "thief"
+)
+
+// kind is what plans know of a kind. [acts] has what the executor does for it.
+type kind struct {
+	weight      int           // how often a plan has it, relative to the others
+	request     bool          // it happens to a request
+	cluster     bool          // it happens to no one host
+	hostile     bool          // only in plans with attackers
+	versioned   bool          // Mode is an OS version
+	classes     []class       // what may trigger it; nil: any request or event, or a time
+	modes       []string      // nil: no Mode
+	least, most time.Duration // of For; 0: no For
+}
+
+// Modes of several kinds.
+const (
+	modeError  = "error"  // the sender gets an error at once
+	modeSilent = "silent" // the sender waits until it gives up
+	modeFirst  = "first"  // the answer to the first of two requests is passed on
+	modeSecond = "second"
+	modeClean  = "clean" // the end looks like the proper end
+)
+
+// proxyModes are an HTTP status with options: see [call.proxyAnswer].
+var proxyModes = []string{
+	"502", "502,delivered", "503", "503,retry", "503,retry,delivered", "504", "504,delivered", "504,retry,delivered",
+	"404", "404,delivered", "404,plain", "401", "401,plain", "403", "403,plain", "403,delivered", "429,retry", "429,retry,delivered",
+}
+
+var kinds = map[Kind]kind{
+	kindLost:       {weight: 6, request: true, modes: []string{modeError, modeSilent}},
+	kindDelay:      {weight: 6, request: true, least: 100 * time.Millisecond, most: 20 * time.Second},
+	kindLate:       {weight: 12, request: true, classes: classesOfWrites, modes: []string{modeError, modeSilent}, least: 10 * time.Millisecond, most: 2 * time.Minute},
+	kindAnswerLost: {weight: 12, request: true, modes: []string{modeError, modeSilent}},
+	kindAnswerLate: {weight: 6, request: true, least: 100 * time.Millisecond, most: 20 * time.Second},
+	kindProxy:      {weight: 12, request: true, modes: proxyModes},
+	kindRepeat:     {weight: 6, request: true, classes: classesOfWrites, modes: []string{modeFirst, modeSecond}, least: time.Millisecond, most: 10 * time.Second},
+	kindTruncate:   {weight: 3, request: true, classes: classesOfReads, modes: []string{modeError, modeClean}},
+
+	kindCutOff:    {weight: 4, least: 5 * time.Second, most: 5 * time.Minute},
+	kindWatchCut:  {weight: 3},
+	kindWatchEnd:  {weight: 2},
+	kindWatchHang: {weight: 3, least: 5 * time.Second, most: 10 * time.Minute},
+	kindWatchLag:  {weight: 4, least: 100 * time.Millisecond, most: 30 * time.Second},
+	kindKill:      {weight: 10},
+	kindFreeze:    {weight: 6, least: time.Second, most: 2 * time.Minute},
+	kindTwice:     {weight: 3, least: time.Second, most: 5 * time.Minute},
+
+	kindCrash:         {weight: 8, least: 5 * time.Second, most: 10 * time.Minute},
+	kindBusDown:       {weight: 3, least: 100 * time.Millisecond, most: time.Minute},
+	kindBusSlow:       {weight: 3, least: 10 * time.Millisecond, most: 15 * time.Second},
+	kindLogind:        {weight: 4, modes: []string{string(logindRefuses), string(logindLoses), string(logindIgnores)}, least: time.Second, most: 5 * time.Minute},
+	kindLogindRestart: {weight: 2},
+	kindStage:         {weight: 5, versioned: true},
+	kindWithdraw:      {weight: 5, versioned: true, least: time.Second, most: 10 * time.Minute},
+
+	kindOutage:     {weight: 3, cluster: true, modes: []string{modeError, modeSilent}, least: time.Second, most: 3 * time.Minute},
+	kindClock:      {weight: 2, cluster: true, modes: []string{"3s", "-3s", "29s", "-29s", "40s", "-40s", "1h", "-1h"}, least: time.Second, most: 5 * time.Minute},
+	kindCutWatches: {weight: 3, cluster: true, modes: []string{"", "nodes", "leases", "pods", "disruptionpolicies"}},
+	kindCompact:    {weight: 3, cluster: true},
+	kindRewind:     {weight: 1, cluster: true, least: 10 * time.Second, most: 5 * time.Minute},
+
+	kindIntent:      {weight: 16, modes: intentModes, least: time.Second, most: 15 * time.Minute},
+	kindRetry:       {weight: 4},
+	kindConfirm:     {weight: 3, modes: []string{"right", "stale"}},
+	kindStop:        {weight: 5, cluster: true, modes: []string{"annotation", "delete"}, least: time.Second, most: 10 * time.Minute},
+	kindLease:       {weight: 2, cluster: true, modes: []string{"blank", "steal"}},
+	kindPolicy:      {weight: 6, cluster: true, modes: policyModes, least: time.Second, most: 15 * time.Minute},
+	kindReplaceNode: {weight: 2, least: time.Second, most: 3 * time.Minute},
+	kindCordon:      {weight: 3, least: time.Second, most: 10 * time.Minute},
+	kindUncordon:    {weight: 3},
+	kindBudget:      {weight: 4, least: 5 * time.Second, most: 15 * time.Minute},
+	kindPod:         {weight: 4},
+
+	kindLie:   {weight: 16, hostile: true, modes: lieModes(), least: time.Second, most: 5 * time.Minute},
+	kindThief: {weight: 6, hostile: true, cluster: true, modes: theftModes(), least: time.Second, most: 5 * time.Minute},
+}
+
+// spec returns what plans know of the kind; nothing for "".
+func (k Kind) spec() kind { return kinds[k] }
+
+// kindNames returns all kinds in a fixed order.
+func kindNames() []Kind { return slices.Sorted(maps.Keys(kinds)) }
+
+// delivered reports whether the API server carries out a request that a proxy answers.
+func (f Fault) delivered() bool { return f.Kind == kindProxy && hasOption(f.Mode, "delivered") }

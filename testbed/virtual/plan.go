@@ -1,0 +1,379 @@
+package virtual
+
+import (
+	"cmp"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+)
+
+// Plan is what goes wrong in one run, and when. Its text form is one line for the run and one for each fault.
+type Plan struct {
+	// Seed also decides what the plan does not say: latencies, and what hosts that lie write.
+	Seed uint64
+	// Length is how long faults happen. After it every fault ends, and the quiet period begins.
+	Length time.Duration
+	Faults []Fault
+}
+
+// Fault is one thing that goes wrong.
+type Fault struct {
+	At   Trigger
+	Kind Kind
+	// On is the host that it happens to, or "" for the cluster. A fault of a request, triggered by a request, happens to that request.
+	On string
+	// For is how long it lasts, or how late something is, depending on the kind.
+	For time.Duration
+	// Mode is the variant; each kind has its own.
+	Mode string
+	// Times is how many of the requests in a row, from the one that triggers it, it happens to; 0 means 1.
+	Times int
+}
+
+// Trigger is when a fault happens: After the start of the run or, if N is not 0, at the N-th request or event of the Class by the Process,
+// which is a host's name or "*" for all hosts together.
+type Trigger struct {
+	After   time.Duration
+	Process string
+	Class   string
+	N       int
+	Moment  Moment
+}
+
+// Moment is where in the course of its request a fault happens that is not a fault of the request itself.
+type Moment string
+
+// The moments.
+const (
+	momentBefore   Moment = ""         // before it is sent; the request waits until the fault has begun
+	momentLanded   Moment = "landed"   // the API server has carried it out, and the sender has no answer yet
+	momentAnswered Moment = "answered" // the sender has just received the answer
+)
+
+// String returns "1m30s" or "n1#2:host,patch,nodes@landed".
+func (t Trigger) String() string {
+	if t.N == 0 {
+		return t.After.String()
+	}
+	s := fmt.Sprintf("%s#%d:%s", t.Process, t.N, t.Class)
+	if t.Moment != momentBefore {
+		s += "@" + string(t.Moment)
+	}
+	return s
+}
+
+// action returns the fault without its trigger.
+func (f Fault) action() string {
+	s := string(f.Kind)
+	if f.On != "" {
+		s += " " + f.On
+	}
+	if f.For != 0 {
+		s += " for=" + f.For.String()
+	}
+	if f.Mode != "" {
+		s += " mode=" + f.Mode
+	}
+	if f.Times > 1 {
+		s += " times=" + strconv.Itoa(f.Times)
+	}
+	return s
+}
+
+// String returns the fault as a line of a plan.
+func (f Fault) String() string { return f.At.String() + " " + f.action() }
+
+// String returns the plan's text form. [Parse] reads it.
+func (p Plan) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "plan seed=%d length=%v\n", p.Seed, p.Length)
+	for _, f := range p.Faults {
+		fmt.Fprintln(&b, f)
+	}
+	return b.String()
+}
+
+// Parse reads the text form of a plan. It skips empty lines and lines that begin with "#".
+func Parse(text string) (Plan, error) {
+	var p Plan
+	number, headed := 0, false
+	for line := range strings.Lines(text) {
+		number++
+		fields := strings.Fields(line)
+		if len(fields) == 0 || strings.HasPrefix(fields[0], "#") {
+			continue
+		}
+		var err error
+		if !headed {
+			headed = true
+			p.Seed, p.Length, err = parseHead(fields)
+		} else {
+			var f Fault
+			f, err = parseFault(fields)
+			p.Faults = append(p.Faults, f)
+		}
+		if err != nil {
+			return Plan{}, fmt.Errorf("line %d: %w", number, err)
+		}
+	}
+	if !headed {
+		return Plan{}, fmt.Errorf("no plan; expected a first line such as %q", "plan seed=7 length=40m0s")
+	}
+	return p, nil
+}
+
+func parseHead(fields []string) (seed uint64, length time.Duration, err error) {
+	if len(fields) != 3 || fields[0] != "plan" || !strings.HasPrefix(fields[1], "seed=") || !strings.HasPrefix(fields[2], "length=") {
+		return 0, 0, fmt.Errorf("%q, expected %q", strings.Join(fields, " "), "plan seed=NUMBER length=DURATION")
+	}
+	if seed, err = strconv.ParseUint(strings.TrimPrefix(fields[1], "seed="), 10, 64); err != nil {
+		return 0, 0, err
+	}
+	length, err = time.ParseDuration(strings.TrimPrefix(fields[2], "length="))
+	return seed, length, err
+}
+
+func parseFault(fields []string) (f Fault, err error) {
+	if len(fields) < 2 {
+		return f, fmt.Errorf("%q, expected a trigger and a kind", strings.Join(fields, " "))
+	}
+	if f.At, err = parseTrigger(fields[0]); err != nil {
+		return f, err
+	}
+	f.Kind = Kind(fields[1])
+	if _, ok := kinds[f.Kind]; !ok {
+		return f, fmt.Errorf("unknown kind %q", fields[1])
+	}
+	for i, field := range fields[2:] {
+		name, value, is := strings.Cut(field, "=")
+		switch {
+		case !is && i == 0:
+			f.On = field
+		case name == "for":
+			f.For, err = time.ParseDuration(value)
+		case name == "mode":
+			f.Mode = value
+		case name == "times":
+			f.Times, err = strconv.Atoi(value)
+		default:
+			err = fmt.Errorf("%q, expected a host, for=, mode= or times=", field)
+		}
+		if err != nil {
+			return f, err
+		}
+	}
+	return f, f.check()
+}
+
+// check reports a mode that the kind does not have. The executor would panic.
+func (f Fault) check() error {
+	if s := f.Kind.spec(); len(s.modes) > 0 && !slices.Contains(s.modes, f.Mode) {
+		return fmt.Errorf("%s has no mode %q, expected one of %q", f.Kind, f.Mode, s.modes)
+	}
+	return nil
+}
+
+func parseTrigger(text string) (t Trigger, err error) {
+	process, rest, is := strings.Cut(text, "#")
+	if !is {
+		t.After, err = time.ParseDuration(text)
+		return t, err
+	}
+	rest, moment, _ := strings.Cut(rest, "@")
+	number, class, ok := strings.Cut(rest, ":")
+	t = Trigger{Process: process, Class: class, Moment: Moment(moment)}
+	if t.N, err = strconv.Atoi(number); err != nil || !ok || t.N < 1 {
+		return t, fmt.Errorf("trigger %q, expected a duration or PROCESS#NUMBER:CLASS", text)
+	}
+	if !slices.Contains([]Moment{momentBefore, momentLanded, momentAnswered}, t.Moment) {
+		return t, fmt.Errorf("trigger %q: unknown moment %q", text, moment)
+	}
+	return t, nil
+}
+
+// Shape is the fleet that a plan is made for.
+type Shape struct {
+	Hosts []string
+	// Coordinators are those of the hosts that stand for election.
+	Coordinators []string
+	Length       time.Duration
+	// Versions are the OS versions that update engines stage, in order; the fleet stages the first one. At least one.
+	Versions []string
+	// Hostile allows hosts that lie and a thief with the coordinator's credential.
+	Hostile bool
+}
+
+const minFaults, maxFaults = 20, 100
+
+// NewPlan makes a plan from a seed. The same seed and shape make the same plan.
+func NewPlan(seed uint64, s Shape) Plan {
+	g := &generator{rand.New(rand.NewPCG(seed, 0x6c6f636b)), s, weights(s.Hostile)}
+	p := Plan{Seed: seed, Length: s.Length}
+	for range minFaults + g.IntN(maxFaults-minFaults+1) {
+		p.Faults = append(p.Faults, g.fault())
+	}
+	slices.SortStableFunc(p.Faults, func(a, b Fault) int { return cmp.Compare(a.At.After, b.At.After) })
+	return p
+}
+
+type generator struct {
+	*rand.Rand
+	shape   Shape
+	weights []Kind
+}
+
+// weights returns each kind as often as its weight says.
+func weights(hostile bool) []Kind {
+	var all []Kind
+	for _, k := range kindNames() {
+		s := kinds[k]
+		if s.hostile && !hostile {
+			continue
+		}
+		all = append(all, slices.Repeat([]Kind{k}, s.weight)...)
+	}
+	return all
+}
+
+func pick[T any](r *rand.Rand, from []T) T { return from[r.IntN(len(from))] }
+
+// duration returns a duration between the two. Short ones are more likely: each order of magnitude is as likely as the next.
+func (g *generator) duration(least, most time.Duration) time.Duration {
+	d := least
+	for d < most && g.IntN(3) > 0 {
+		d *= 2
+	}
+	d += time.Duration(g.Int64N(int64(max(d, 1))))
+	return min(d, most).Round(time.Millisecond)
+}
+
+func (g *generator) fault() Fault {
+	k := pick(g.Rand, g.weights)
+	s := kinds[k]
+	f := Fault{Kind: k}
+	if len(s.modes) > 0 {
+		f.Mode = pick(g.Rand, s.modes)
+	}
+	if s.most > 0 {
+		f.For = g.duration(s.least, s.most)
+	}
+	if s.versioned {
+		f.Mode = pick(g.Rand, g.shape.Versions)
+	}
+	if !s.cluster && !s.request {
+		f.On = pick(g.Rand, g.shape.Hosts)
+	}
+	if s.request && g.IntN(4) == 0 {
+		f.Times = 2 + g.IntN(4)
+	}
+	f.At = g.trigger(s, f)
+	return f
+}
+
+// trigger chooses when the fault happens. A fault of a request needs a request that it makes a difference to.
+func (g *generator) trigger(s kind, f Fault) Trigger {
+	classes := s.classes
+	switch {
+	case classes != nil:
+	case s.request:
+		classes = classesOfRequests
+	default:
+		classes = classesOfAll
+	}
+	if !s.request && g.IntN(2) == 0 {
+		return Trigger{After: time.Duration(g.Int64N(int64(g.shape.Length))).Round(time.Millisecond)}
+	}
+	c := pick(g.Rand, classes)
+	t := Trigger{Process: "*", Class: c.name, N: 1}
+	if g.IntN(2) == 0 {
+		t.Process = pick(g.Rand, g.shape.Hosts)
+		if f.On != "" && g.IntN(2) == 0 {
+			t.Process = f.On
+		}
+		if strings.HasPrefix(c.name, string(roleCoordinator)) && len(g.shape.Coordinators) > 0 {
+			t.Process = pick(g.Rand, g.shape.Coordinators)
+		}
+	}
+	for t.N < c.often && g.IntN(4) > 0 {
+		t.N += 1 + g.IntN(max(c.often/8, 1))
+	}
+	if !s.request {
+		t.Moment = pick(g.Rand, []Moment{momentBefore, momentLanded, momentAnswered})
+	}
+	return t
+}
+
+// class is a class of requests or events, and about how many of them a run has.
+type class struct {
+	name  string
+	often int
+}
+
+var classesOfReads = []class{
+	{"host,get,nodes", 50}, {"host,get,leases", 50}, {"host,list,nodes", 3}, {"host,list,pods", 20}, {"host,list,disruptionpolicies", 3},
+	{"coordinator,get,leases", 200}, {"coordinator,list,nodes", 4}, {"coordinator,list,disruptionpolicies", 3}, {"coordinator,get,nodes", 20},
+}
+
+var classesOfWatches = []class{
+	{"host,watch,nodes", 10}, {"host,watch,pods", 6}, {"host,watch,disruptionpolicies", 6},
+	{"coordinator,watch,nodes", 10}, {"coordinator,watch,leases", 10}, {"coordinator,watch,disruptionpolicies", 5},
+}
+
+var classesOfWrites = []class{
+	{"coordinator,patch,nodes", 40}, {"coordinator,patch,nodes,state", 20}, {"coordinator,patch,nodes,held", 10},
+	{"coordinator,patch,nodes,state,idle", 4}, {"coordinator,patch,nodes,state,before-drain", 3}, {"coordinator,patch,nodes,state,draining", 4},
+	{"coordinator,patch,nodes,state,before-reboot", 2}, {"coordinator,patch,nodes,state,rebooting", 4},
+	{"coordinator,patch,nodes,state,before-uncordon", 3}, {"coordinator,patch,nodes,state,uncordoning", 4},
+	{"coordinator,update,leases", 200}, {"coordinator,update,leases,release", 2},
+	{"host,patch,nodes", 40}, {"host,patch,nodes,host", 10}, {"host,patch,nodes,ack", 20},
+	{"host,patch,nodes,ack,draining,seen", 3}, {"host,patch,nodes,ack,draining,committed", 3}, {"host,patch,nodes,ack,draining,done", 3},
+	{"host,patch,nodes,ack,rebooting,committed", 3}, {"host,patch,nodes,ack,rebooting,done", 3}, {"host,patch,nodes,ack,rebooting,failed", 1},
+	{"host,patch,nodes,ack,before-drain", 3}, {"host,patch,nodes,ack,before-reboot", 3}, {"host,patch,nodes,ack,before-uncordon", 3},
+	{"host,patch,nodes,ack,applying", 2}, {"host,patch,nodes,ack,uncordoning,done", 3},
+	{"host,create,pods/eviction", 12}, {"host,delete,pods", 2}, {"host,patch,hostupdates", 15},
+}
+
+// classesOfHooks are events that the fleet reports: a unit of a hook stage begins on a host.
+var classesOfHooks = []class{
+	{"hook,before-drain", 2}, {"hook,before-reboot", 2}, {"hook,before-uncordon", 2}, {"hook", 5},
+}
+
+// A write is as likely as any other request, and a hook less likely than both.
+var (
+	classesOfRequests = slices.Concat(classesOfReads, classesOfWatches, classesOfWrites)
+	classesOfAll      = slices.Concat(classesOfRequests, classesOfHooks)
+)
+
+// QuietPeriod returns how long a fleet of that many hosts needs, without further faults, until every turn has ended and every change that
+// nothing holds has had its turn. It is the sum of what the policy and the product allow, so that a run that takes longer is stuck:
+//
+//   - a turn that waits in each stage until it is overdue, twice: the second time after it was backed out, with the longest backoff in
+//     between, for each host; a host without faults is faster, and takes its turn once;
+//   - half an hour for leaders, watches and pings to notice that the faults are over.
+func QuietPeriod(spec *v1alpha1.DisruptionPolicySpec, hosts int) time.Duration {
+	hooks := func(timeout time.Duration, all []v1alpha1.HookSpec) time.Duration {
+		for _, h := range all {
+			timeout = max(timeout, h.Timeout.Duration)
+		}
+		return timeout
+	}
+	timeouts := spec.Timeouts
+	before := hooks(timeouts.HostHooks.Duration, spec.Hooks.BeforeDrain) + hooks(timeouts.HostHooks.Duration, spec.Hooks.BeforeReboot)
+	after := timeouts.HostHooks.Duration
+	for _, h := range spec.Hooks.BeforeUncordon {
+		after = max(after, h.Timeout.Duration)
+	}
+	turn := timeouts.Seen.Duration + before + spec.Drain.Timeout.Duration + max(timeouts.Rebooting.Duration, timeouts.Applying.Duration) + after +
+		timeouts.Uncordoning.Duration + spec.Rollout.Settle.Duration
+	return 30*time.Minute + spec.Rollout.BackoffMax.Duration + time.Duration(hosts)*2*turn
+}
+
+// hasOption reports whether the mode has the option after its first part.
+func hasOption(mode, option string) bool {
+	return slices.Contains(strings.Split(mode, ",")[1:], option)
+}
