@@ -153,9 +153,10 @@ func TestClasses(t *testing.T) {
 		},
 		{"PATCH", "/api/v1/nodes/n1", `{"metadata":{"annotations":{"lockkeeper.dev/host":"{}"},"labels":{"lockkeeper.dev/wants":"reboot"}}}`, "host,patch,nodes,host", "wants=reboot host={}"},
 		{"PATCH", "/api/v1/nodes/n1", `{"metadata":{"labels":{"lockkeeper.dev/held":"Budget"}}}`, "host,patch,nodes,held", "held=Budget"},
-		{"PATCH", "/api/v1/nodes/n1/status", `{"status":{}}`, "host,patch,nodes/status", ""},
-		{"PUT", leasePath, `{"spec":{"holderIdentity":"n1_7"}}`, "host,update,leases,hold", "holder=n1_7"},
-		{"PUT", leasePath, `{"spec":{"holderIdentity":""}}`, "host,update,leases,release", "holder="},
+		{"PATCH", "/api/v1/nodes/n1/status", `{"status":{}}`, "host,patch,nodes/status", `{"status":{}}`},
+		{"PUT", leasePath, `{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","spec":{"holderIdentity":"n1_7"}}`, "host,update,leases,hold", "holder=n1_7"},
+		{"PUT", leasePath, `{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","spec":{"holderIdentity":""}}`, "host,update,leases,release", "holder="},
+		{"POST", "/api/v1/namespaces/a/pods/p/eviction", "k8s\x00\n", "host,create,pods/eviction", ""},
 		{"GET", "/version", "", "host,get,/version", ""},
 	} {
 		r := describe("n1", roleHost, newRequest(t.Context(), t, c.method, c.path, c.body), []byte(c.body))

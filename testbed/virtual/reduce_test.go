@@ -96,7 +96,7 @@ func TestEssentialTrace(t *testing.T) {
 		send("n1", roleHost, "PATCH", "/api/v1/nodes/n1", patchOfState)
 		send("n2", roleHost, "PATCH", "/api/v1/nodes/n2", patchOfState)
 		send("n2", roleCoordinator, "PATCH", "/api/v1/nodes/n1", patchOfState)
-		send("n2", roleCoordinator, "PUT", leasePath, `{"spec":{"holderIdentity":"h"}}`)
+		send("n2", roleCoordinator, "PUT", leasePath, `{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","spec":{"holderIdentity":"h"}}`)
 		log.note("n3", "fault: kill")
 		send("n3", roleHost, "GET", "/api/v1/nodes/n3", "")
 		at := time.Now().Add(-time.Millisecond)

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
+
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/testbed/faultproxy"
 )
@@ -51,35 +53,31 @@ func matches(wanted, class string) bool {
 	return class == wanted || strings.HasPrefix(class, wanted+",")
 }
 
-// written is what the description of a write reads from its body: that of a patch of a Node, of an update of a Lease, or any other.
+// written is what the description of a write reads from a patch of a Node.
 type written struct {
 	Metadata struct {
 		Labels, Annotations map[string]*string
 	}
-	Spec struct {
-		Unschedulable  *bool
-		HolderIdentity *string
-		RenewTime      *string
-	}
+	Spec struct{ Unschedulable *bool }
 }
 
-// changes returns the last parts of a write's class, and the part of its body for the trace.
+// changes returns the last parts of a write's class, and the part of its body for the trace. A patch is JSON; a create or an update may be
+// protobuf.
 func changes(r *faultproxy.Request) (parts []string, detail string) {
 	var doc written
-	if err := json.Unmarshal(r.Body, &doc); err != nil {
-		return nil, v1alpha1.OneLine(string(r.Body), maxDetail)
-	}
-	switch r.Resource {
-	case "leases":
-		holder := ""
-		if doc.Spec.HolderIdentity != nil {
-			holder = *doc.Spec.HolderIdentity
+	err := json.Unmarshal(r.Body, &doc)
+	switch {
+	case r.Is("update", "leases"):
+		if obj, err := r.Object(); err == nil {
+			if l, ok := obj.(*coordinationv1.Lease); ok && (l.Spec.HolderIdentity == nil || *l.Spec.HolderIdentity == "") {
+				return []string{"release"}, "holder="
+			} else if ok {
+				return []string{"hold"}, "holder=" + *l.Spec.HolderIdentity
+			}
 		}
-		if holder == "" {
-			return []string{"release"}, "holder="
-		}
-		return []string{"hold"}, "holder=" + holder
-	case "nodes":
+	case err != nil:
+		return nil, ""
+	case r.Is("patch", "nodes"):
 		return nodeChange(&doc), nodeDetail(&doc)
 	}
 	return nil, v1alpha1.OneLine(string(r.Body), maxDetail)

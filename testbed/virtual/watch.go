@@ -3,8 +3,10 @@ package virtual
 import (
 	"bufio"
 	"context"
+	encoding "encoding/binary"
 	"io"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 )
@@ -51,7 +53,8 @@ func (c *call) watch() (*http.Response, error) {
 	c.t.mu.Lock()
 	c.t.watches[w] = true
 	c.t.mu.Unlock()
-	c.t.start(func() { w.receive(resp.Body) })
+	binary := strings.Contains(resp.Header.Get("Content-Type"), "protobuf")
+	c.t.start(func() { w.receive(resp.Body, binary) })
 	c.t.start(w.pass)
 	read := *resp
 	read.Body = w
@@ -65,13 +68,13 @@ func (w *watch) Close() error {
 }
 
 // receive puts the API server's events into the queue.
-func (w *watch) receive(body io.ReadCloser) {
+func (w *watch) receive(body io.ReadCloser, binary bool) {
 	stop := context.AfterFunc(w.ctx, func() { body.Close() })
 	defer body.Close()
 	defer stop()
 	reader := bufio.NewReader(body)
 	for {
-		line, err := reader.ReadBytes('\n')
+		line, err := readFrame(reader, binary)
 		w.mu.Lock()
 		w.queue = append(w.queue, event{line, err, time.Now()})
 		w.mu.Unlock()
@@ -83,6 +86,21 @@ func (w *watch) receive(body io.ReadCloser) {
 			return
 		}
 	}
+}
+
+// readFrame reads one event: a line of JSON, or a message of protobuf with its length in front.
+func readFrame(r *bufio.Reader, binary bool) ([]byte, error) {
+	if !binary {
+		return r.ReadBytes('\n')
+	}
+	var length [4]byte
+	if _, err := io.ReadFull(r, length[:]); err != nil {
+		return nil, err
+	}
+	frame := make([]byte, 4+encoding.BigEndian.Uint32(length[:]))
+	copy(frame, length[:])
+	_, err := io.ReadFull(r, frame[4:])
+	return frame, err
 }
 
 // pass passes the events on until the watch ends.
