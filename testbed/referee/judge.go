@@ -108,3 +108,10 @@ func (j *Judge) End() (Report, error) {
 	}
 	return r, nil
 }
+
+// Report returns the counts up to now.
+func (j *Judge) Report() Report {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.engine.snapshot()
+}

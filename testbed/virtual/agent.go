@@ -1,0 +1,215 @@
+package virtual
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/cli/agent"
+	"lockkeeper.dev/lockkeeper/node"
+	"lockkeeper.dev/lockkeeper/node/config"
+	"lockkeeper.dev/lockkeeper/node/local"
+	"lockkeeper.dev/lockkeeper/systemd"
+)
+
+// agentRun is one process of lockkeeper on a host, from its start to its end. Its root directory is a link of its own to the
+// host's: when the process is killed, the link goes, and what is left of the process reaches no file any more.
+type agentRun struct {
+	m      *Machine
+	root   string
+	cancel context.CancelFunc
+	done   chan struct{}
+
+	mu    sync.Mutex
+	dead  bool
+	conns []net.Conn
+	links []*Transport
+}
+
+// startAgent starts lockkeeper, unless it runs.
+func (m *Machine) startAgent() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.up && len(m.agents) == 0 {
+		m.startLocked()
+	}
+}
+
+// startAnother starts a second process next to the one that runs, as an admin's mistake would.
+func (m *Machine) startAnother() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.up {
+		m.startLocked()
+	}
+}
+
+// stopSecond kills the process that was started last, if there are two.
+func (m *Machine) stopSecond() {
+	m.mu.Lock()
+	var second *agentRun
+	if n := len(m.agents); n > 1 {
+		second, m.agents = m.agents[n-1], m.agents[:n-1]
+	}
+	m.mu.Unlock()
+	if second != nil {
+		second.kill()
+	}
+}
+
+// eachTransport calls f for each way of the host's processes to the API server.
+func (m *Machine) eachTransport(f func(*Transport)) {
+	m.mu.Lock()
+	agents := m.agents
+	m.mu.Unlock()
+	for _, a := range agents {
+		a.mu.Lock()
+		links := a.links
+		a.mu.Unlock()
+		for _, l := range links {
+			f(l)
+		}
+	}
+}
+
+func (m *Machine) startLocked() {
+	if m.f.ctx.Err() != nil {
+		return
+	}
+	m.runs++
+	a := &agentRun{m: m, root: filepath.Join(m.f.dir, fmt.Sprintf("%s.%d", m.name, m.runs)), done: make(chan struct{})}
+	m.f.must(os.Symlink(m.root, a.root))
+	for _, dir := range []string{local.Dir, node.StateDir} { // the unit's RuntimeDirectory= and StateDirectory=
+		m.f.must(os.MkdirAll(filepath.Join(a.root, dir), 0o755))
+	}
+	toml := "log_level = \"" + m.f.logLevel() + "\"\n[metrics]\nlisten = \"\"\n" +
+		fmt.Sprintf("[coordinator]\nkubeconfig = %q\n", filepath.Join(a.root, "etc/lockkeeper/coordinator.kubeconfig")) + m.f.opts.Config
+	m.f.must(writeFile(a.root, "etc/lockkeeper/lockkeeper.toml", toml))
+	load := func() (*config.Config, []config.Warning, error) {
+		return config.Load(config.Options{File: filepath.Join(a.root, "etc/lockkeeper/lockkeeper.toml"), Testbed: true})
+	}
+	cfg, _, err := load()
+	m.f.must(err)
+	level := new(slog.LevelVar)
+	var ctx context.Context
+	ctx, a.cancel = context.WithCancel(context.Background())
+	m.agents = append(m.agents, a)
+	o := agent.Options{
+		Version: "v1", Load: load, Root: a.root, StateDir: filepath.Join(a.root, local.Dir),
+		Log: systemd.NewLogger(&lines{a: a, m: m}, level), Level: level,
+		Bus:       &systemd.Bus{Dial: a.dial},
+		Transport: a.transport,
+	}
+	go func() {
+		defer close(a.done)
+		if err := agent.Run(ctx, cfg, o); err != nil {
+			m.f.problem("%s: lockkeeper exited: %v", m.name, err)
+		}
+	}()
+}
+
+// stopAgents stops lockkeeper as systemd does: it kills what has not stopped in time.
+func (m *Machine) stopAgents(within time.Duration) {
+	m.mu.Lock()
+	agents := m.agents
+	m.agents = nil
+	m.mu.Unlock()
+	for _, a := range agents {
+		a.cancel()
+		select {
+		case <-a.done:
+		case <-time.After(within):
+		}
+		a.kill()
+	}
+}
+
+// Kill kills lockkeeper, and systemd starts it again.
+func (m *Machine) Kill() {
+	m.mu.Lock()
+	agents := m.agents
+	m.agents = nil
+	m.mu.Unlock()
+	for _, a := range agents {
+		a.kill()
+	}
+	m.f.tasks.Go(func() {
+		if sleep(m.f.ctx, time.Second) {
+			m.startAgent()
+		}
+	})
+}
+
+// kill ends the process at once: nothing that it does from now on has an effect.
+func (a *agentRun) kill() {
+	a.mu.Lock()
+	a.dead = true
+	conns, links := a.conns, a.links
+	a.conns = nil
+	a.mu.Unlock()
+	_ = os.Remove(a.root)
+	for _, l := range links {
+		l.Sever()
+	}
+	for _, c := range conns {
+		c.Close()
+	}
+	a.cancel()
+	<-a.done
+}
+
+// dial connects the process to its host's bus.
+func (a *agentRun) dial(ctx context.Context) (net.Conn, error) {
+	bus := a.m.mem.Bus()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.dead || bus == nil {
+		return nil, fmt.Errorf("dial: %w", os.ErrNotExist)
+	}
+	conn, err := bus.Dial(ctx)
+	if err == nil {
+		a.conns = append(a.conns, conn)
+	}
+	return conn, err
+}
+
+// transport returns the way of an identity's requests to the API server.
+func (a *agentRun) transport(identity string, _ http.RoundTripper) http.RoundTripper {
+	user, by := "system:node:"+a.m.name, roleHost
+	if identity == v1alpha1.IdentityCoordinator {
+		user, by = userCoordinator, roleCoordinator
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	l := a.m.f.exec.Transport(a.m.name, by, a.m.f.Server.Client(user))
+	if a.dead {
+		l.Sever()
+	}
+	a.links = append(a.links, l)
+	return l
+}
+
+// lines passes the lines of a process's log on, until it is killed.
+type lines struct {
+	a *agentRun
+	m *Machine
+}
+
+// Write takes one line.
+func (l *lines) Write(p []byte) (int, error) {
+	l.a.mu.Lock()
+	dead := l.a.dead
+	l.a.mu.Unlock()
+	if !dead && l.m.f.opts.Log != nil {
+		l.m.f.logf("%s: %s", l.m.name, bytes.TrimSpace(p))
+	}
+	return len(p), nil
+}

@@ -1,0 +1,279 @@
+package virtual
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/rest"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/kube"
+	"lockkeeper.dev/lockkeeper/policy"
+	"lockkeeper.dev/lockkeeper/testbed/apiserver"
+	"lockkeeper.dev/lockkeeper/testbed/referee"
+)
+
+// Options configure a fleet.
+type Options struct {
+	// Hosts is the number of hosts; they are called n1, n2 and so on.
+	Hosts int
+	// Candidates is how many of them campaign for the Lease; 0 means all.
+	Candidates int
+	// ControlPlane is how many of them are control-plane nodes, counted from n1.
+	ControlPlane int
+	// Workloads is how many deployments of two pods each run; each has a budget of one unavailable pod.
+	Workloads int
+	// Policy changes the defaults of the only policy; nil leaves them.
+	Policy func(*v1alpha1.DisruptionPolicySpec)
+	// Config is added to each host's lockkeeper.toml.
+	Config string
+	// Lag is the longest delay that the run's own faults may cause; see [referee.Options].
+	Lag time.Duration
+	// Plan is what goes wrong; see [Fleet.Start].
+	Plan Plan
+	// Log receives what the fleet does, one line at a time; nil discards.
+	Log func(text string)
+}
+
+// spec returns the spec of the fleet's policy.
+func (o *Options) spec() v1alpha1.DisruptionPolicySpec {
+	spec := policy.Defaults()
+	if o.Policy != nil {
+		o.Policy(&spec)
+	}
+	return spec
+}
+
+// Fleet is a cluster with its hosts. It lives in the bubble in which [New] was called.
+type Fleet struct {
+	Server *apiserver.Server
+	Judge  *referee.Judge
+	// Admin is a client of an admin with all rights; no fault concerns it.
+	Admin *kube.Client
+
+	opts  Options
+	exec  *executor
+	trace *trace
+	dir   string
+	began time.Time
+	hosts []*Machine
+
+	ctx   context.Context
+	end   context.CancelFunc
+	tasks sync.WaitGroup
+	kick  chan struct{} // wakes the controllers
+
+	mu       sync.Mutex
+	pods     int // that the controllers have created
+	problems []string
+}
+
+const (
+	userCoordinator = "system:serviceaccount:" + v1alpha1.DefaultLeaseNamespace + ":lockkeeper-coordinator"
+	userAdmin       = "kubectl"
+)
+
+// New starts a fleet: all hosts have booted, and their agents run. Its files are below dir. It must be called in a bubble,
+// and closed there.
+func New(dir string, o Options) *Fleet {
+	o.Candidates = cmp.Or(o.Candidates, o.Hosts)
+	f := &Fleet{Server: apiserver.New(), opts: o, dir: dir, began: time.Now(), kick: make(chan struct{}, 1)}
+	f.ctx, f.end = context.WithCancel(context.Background())
+	f.trace = newTrace()
+	f.exec = newExecutor(o.Plan, f.trace)
+	spec := o.spec()
+	f.Judge = referee.NewJudge(referee.Options{
+		Budget: spec.Rollout.MaxUnavailable.IntValue(), Lag: o.Lag, Admins: []string{userAdmin},
+		OnEvent: func(text string) { f.logf("%s", text) },
+	})
+	f.Server.Observe(f.wrote)
+	f.Admin = f.client(userAdmin, "kubectl")
+	f.apply(spec)
+	f.tasks.Go(f.runControllers)
+	f.tasks.Go(func() { f.Server.RunBudgets(f.ctx, 100*time.Millisecond) })
+	for i := range o.Hosts {
+		f.hosts = append(f.hosts, f.newMachine(i))
+	}
+	for _, m := range f.hosts {
+		m.powerOn(false)
+	}
+	for len(f.Server.List("nodes")) < o.Hosts {
+		time.Sleep(time.Second)
+	}
+	f.Judge.Begin()
+	for _, m := range f.hosts {
+		m.startAgent()
+	}
+	return f
+}
+
+// Close ends the fleet. It returns when no goroutine of it is left.
+func (f *Fleet) Close() {
+	f.end()
+	for _, m := range f.hosts {
+		m.close()
+	}
+	f.exec.Close()
+	f.tasks.Wait()
+}
+
+// Start begins the plan. The channel is closed when every fault has ended.
+func (f *Fleet) Start() (calm <-chan struct{}) {
+	f.exec.Start(f)
+	return f.exec.Calm()
+}
+
+// logLevel is that of the agents.
+func (f *Fleet) logLevel() string {
+	if f.opts.Log == nil {
+		return "error"
+	}
+	return "debug"
+}
+
+func (f *Fleet) logf(format string, args ...any) {
+	if f.opts.Log != nil {
+		f.opts.Log(fmt.Sprintf("%9s ", time.Since(f.began).Truncate(10*time.Millisecond)) + fmt.Sprintf(format, args...))
+	}
+}
+
+// client returns a client that no fault concerns.
+func (f *Fleet) client(user, manager string) *kube.Client {
+	cfg := &rest.Config{Host: "https://api.invalid", UserAgent: manager}
+	cfg.Wrap(func(http.RoundTripper) http.RoundTripper { return f.Server.Client(user) })
+	c, err := kube.ConnectConfig(cfg, manager, "test", 1e6, 1e6)
+	if err != nil {
+		panic(err) // the configuration is a constant
+	}
+	return c
+}
+
+// problem records what must not happen in any run.
+func (f *Fleet) problem(format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	f.logf("PROBLEM: %s", text)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.problems = append(f.problems, text)
+}
+
+// must records an error of a part that is not lockkeeper's.
+func (f *Fleet) must(err error) {
+	if err != nil && f.ctx.Err() == nil {
+		f.problem("a part of the test bed failed: %v", err)
+	}
+}
+
+// mustOr is must, except for errors that are expected.
+func (f *Fleet) mustOr(err error, expected func(error) bool) {
+	if err != nil && !expected(err) {
+		f.must(err)
+	}
+}
+
+// Verdict returns what was wrong in the run until now, or "".
+func (f *Fleet) Verdict() string {
+	f.mu.Lock()
+	lines := slices.Clone(f.problems)
+	f.mu.Unlock()
+	report, _ := f.Judge.End()
+	for _, v := range report.Violations {
+		lines = append(lines, v.String())
+	}
+	return strings.Join(lines, "\n")
+}
+
+// apply creates the Lease and the policy.
+func (f *Fleet) apply(spec v1alpha1.DisruptionPolicySpec) {
+	own := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.DefaultLeaseNamespace}}
+	_, err := f.Admin.CoreV1().Namespaces().Create(f.ctx, own, metav1.CreateOptions{})
+	f.must(err)
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.DefaultLeaseNamespace, Name: v1alpha1.DefaultLeaseName}}
+	_, err = f.Admin.CoordinationV1().Leases(lease.Namespace).Create(f.ctx, lease, metav1.CreateOptions{})
+	f.must(err)
+	kinds, err := f.Admin.OwnKinds()
+	f.must(err)
+	p := &v1alpha1.DisruptionPolicy{Spec: spec}
+	p.Name = v1alpha1.DefaultPolicyName
+	p.Spec.Priority = v1alpha1.MinPriority
+	f.must(kinds.Post().Resource("disruptionpolicies").Body(p).Do(f.ctx).Error())
+}
+
+// wrote passes a write on to the judge and wakes the controllers. It runs under the server's lock.
+func (f *Fleet) wrote(w apiserver.Write) {
+	switch w.Resource {
+	case "nodes":
+		obj, _ := w.Object.(*corev1.Node)
+		if w.User == admin || w.User == userAdmin { // whatever an admin does is meant
+			f.Judge.Declare(referee.Declaration{Node: w.Name, Why: "an admin's write"})
+			defer f.Judge.Withdraw()
+		}
+		f.Judge.Node(w.Revision, w.Time, w.Name, obj)
+	case "disruptionpolicies":
+		if p, ok := w.Object.(*v1alpha1.DisruptionPolicy); ok {
+			f.Judge.SetBudget(w.Time, f.budget(p))
+		}
+	case "leases":
+		obj, _ := w.Object.(*coordinationv1.Lease)
+		f.Judge.Lease(w.Revision, w.Time, w.Namespace, w.Name, obj)
+		return
+	case "pods":
+		obj, _ := w.Object.(*corev1.Pod)
+		f.Judge.Pod(w.Revision, w.Time, w.Namespace, w.Name, obj)
+	default:
+		return
+	}
+	select {
+	case f.kick <- struct{}{}:
+	default:
+	}
+}
+
+// budget is how many nodes a policy lets be disturbed at once.
+func (f *Fleet) budget(p *v1alpha1.DisruptionPolicy) int {
+	n, err := intstr.GetScaledValueFromIntOrPercent(&p.Spec.Rollout.MaxUnavailable, f.opts.Hosts, false)
+	f.must(err)
+	return max(1, n)
+}
+
+// Host returns the i-th host, counted from 0.
+func (f *Fleet) Host(i int) *Machine { return f.hosts[i] }
+
+// Node returns the present Node of a host, or nil.
+func (f *Fleet) Node(name string) *corev1.Node {
+	n, _ := f.Server.Get("nodes", "", name).(*corev1.Node)
+	return n
+}
+
+// writeFile writes a file below a directory.
+func writeFile(dir, name, text string) error {
+	path := filepath.Join(dir, name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return err
+	}
+	return os.WriteFile(path, []byte(text), 0o600)
+}
+
+// sleep waits; it reports false if ctx ended before.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}

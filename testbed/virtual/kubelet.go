@@ -1,0 +1,99 @@
+package virtual
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"lockkeeper.dev/lockkeeper/kube"
+)
+
+const (
+	kubeletStarts   = 5 * time.Second
+	kubeletStatus   = time.Minute // between two writes of the status
+	podStops        = 5 * time.Second
+	silentAfter     = 40 * time.Second // then the node controller takes a node for dead
+	labelControlPln = "node-role.kubernetes.io/control-plane"
+)
+
+// kubelet is a host's kubelet during one boot.
+type kubelet struct {
+	m      *Machine
+	client *kube.Client
+	bootID string
+	end    context.CancelFunc
+}
+
+func (f *Fleet) startKubelet(m *Machine) *kubelet {
+	k := &kubelet{m: m, bootID: m.mem.BootID()}
+	k.client = f.client("system:node:"+m.name, "kubelet")
+	var ctx context.Context
+	ctx, k.end = context.WithCancel(f.ctx)
+	f.tasks.Go(func() { k.run(ctx) })
+	return k
+}
+
+func (k *kubelet) stop() { k.end() }
+
+func (k *kubelet) run(ctx context.Context) {
+	f := k.m.f
+	if !sleep(ctx, kubeletStarts) {
+		return
+	}
+	f.must(k.register(ctx))
+	for ctx.Err() == nil {
+		if err := k.status(ctx, corev1.ConditionTrue); err != nil && !apierrors.IsNotFound(err) {
+			f.must(err)
+		}
+		if !sleep(ctx, kubeletStatus) {
+			return
+		}
+	}
+}
+
+// register creates the Node, if there is none.
+func (k *kubelet) register(ctx context.Context) error {
+	n := &corev1.Node{}
+	n.Name = k.m.name
+	n.Labels = map[string]string{corev1.LabelHostname: n.Name, corev1.LabelOSStable: "linux"}
+	if k.m.controlPlane {
+		n.Labels[labelControlPln] = ""
+	}
+	_, err := k.client.CoreV1().Nodes().Create(ctx, n, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		return nil
+	}
+	return err
+}
+
+// status writes the kubelet's part of the Node's status.
+func (k *kubelet) status(ctx context.Context, ready corev1.ConditionStatus) error {
+	patch, err := json.Marshal(map[string]any{"status": map[string]any{
+		"conditions": []corev1.NodeCondition{condition(k.m.f.Node(k.m.name), ready)},
+		"nodeInfo":   map[string]string{"bootID": k.bootID, "operatingSystem": "linux"},
+	}})
+	if err != nil {
+		return err
+	}
+	_, err = k.client.CoreV1().Nodes().Patch(ctx, k.m.name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+	return err
+}
+
+// condition returns the condition Ready with its new status.
+func condition(n *corev1.Node, ready corev1.ConditionStatus) corev1.NodeCondition {
+	now := metav1.Now()
+	c := corev1.NodeCondition{Type: corev1.NodeReady, Status: ready, Reason: "KubeletReady", LastHeartbeatTime: now, LastTransitionTime: now}
+	if n != nil {
+		for _, old := range n.Status.Conditions {
+			if old.Type == corev1.NodeReady && old.Status == ready {
+				c.LastTransitionTime = old.LastTransitionTime
+			}
+		}
+	}
+	return c
+}

@@ -1,0 +1,158 @@
+package virtual
+
+import (
+	"fmt"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"lockkeeper.dev/lockkeeper/testbed/membus"
+	"lockkeeper.dev/lockkeeper/testbed/memhost"
+)
+
+// Machine is one host: its services, its kubelet, its disk and the agents that run on it.
+type Machine struct {
+	f    *Fleet
+	name string
+	root string // the directory with its files
+	mem  *memhost.Host
+
+	candidate, controlPlane bool
+
+	busDelay atomic.Int64 // of each D-Bus call; a time.Duration
+
+	mu       sync.Mutex
+	up       bool
+	crashed  bool        // by crash, and not booted yet
+	agents   []*agentRun // one, except while a test runs two
+	runs     int         // agents that were started so far
+	kubelet  *kubelet
+	expected string // the version that the host has to arrive at
+}
+
+const (
+	shutdownTakes = 20 * time.Second
+	bootTakes     = 40 * time.Second
+	agentStop     = 10 * time.Second // how long systemd waits for the agent to stop
+)
+
+func (f *Fleet) newMachine(i int) *Machine {
+	m := &Machine{f: f, name: fmt.Sprintf("n%d", i+1), candidate: i < f.opts.Candidates, controlPlane: i < f.opts.ControlPlane}
+	m.root = filepath.Join(f.dir, m.name)
+	m.mem = memhost.New(memhost.Options{
+		Name: m.name, Root: m.root, ShutdownTakes: shutdownTakes, Event: f.Judge.HostEvent, Fault: m.delayed,
+		Stopping: func() { f.tasks.Go(func() { m.stopAgents(agentStop) }) },
+		Rebooted: func(string) { f.tasks.Go(m.reboot) },
+	})
+	const kubeconfig = `apiVersion: v1
+kind: Config
+clusters: [{name: c, cluster: {server: "https://api.invalid"}}]
+users: [{name: u, user: {token: %s}}]
+contexts: [{name: c, context: {cluster: c, user: u}}]
+current-context: c
+`
+	f.must(writeFile(m.root, "etc/kubernetes/kubelet.conf", fmt.Sprintf(kubeconfig, "host")))
+	if m.candidate {
+		f.must(writeFile(m.root, "etc/lockkeeper/coordinator.kubeconfig", fmt.Sprintf(kubeconfig, "coordinator")))
+	}
+	return m
+}
+
+// Name returns the name of the host and of its Node.
+func (m *Machine) Name() string { return m.name }
+
+// Services returns the host's services: update engine, logind, units.
+func (m *Machine) Services() *memhost.Host { return m.mem }
+
+// delayed delays the calls of lockkeeper.
+func (m *Machine) delayed(membus.Transit) membus.Verdict {
+	return membus.Verdict{Delay: time.Duration(m.busDelay.Load())}
+}
+
+// powerOn boots the host, and starts its kubelet and, with agent, its agent.
+func (m *Machine) powerOn(agent bool) {
+	m.f.must(m.mem.Boot())
+	m.mu.Lock()
+	m.up = true
+	m.kubelet = m.f.startKubelet(m)
+	m.mu.Unlock()
+	if agent {
+		m.startAgent()
+	}
+}
+
+// reboot ends the boot as systemd does, and boots again.
+func (m *Machine) reboot() {
+	m.powerOff()
+	if sleep(m.f.ctx, bootTakes) {
+		m.powerOn(true)
+	}
+}
+
+// powerOff ends everything on the host at once.
+func (m *Machine) powerOff() {
+	m.mu.Lock()
+	agents, k := m.agents, m.kubelet
+	m.agents, m.kubelet, m.up = nil, nil, false
+	m.mu.Unlock()
+	for _, a := range agents {
+		a.kill()
+	}
+	if k != nil {
+		k.stop()
+	}
+	m.mem.Crash()
+}
+
+// crash cuts the host's power.
+func (m *Machine) crash() {
+	m.mu.Lock()
+	up := m.up
+	m.crashed = m.crashed || up
+	m.mu.Unlock()
+	if up { // otherwise it is booting anyway
+		m.f.logf("%s loses power", m.name)
+		m.powerOff()
+	}
+}
+
+// bootAfterCrash boots the host if crash has cut its power.
+func (m *Machine) bootAfterCrash() {
+	m.mu.Lock()
+	crashed := m.crashed
+	m.crashed = false
+	m.mu.Unlock()
+	if crashed && sleep(m.f.ctx, bootTakes) {
+		m.powerOn(true)
+	}
+}
+
+// stage has the update engine stage a version, unless one is staged.
+func (m *Machine) stage(version string) {
+	if err := m.mem.Engine().Stage(version); err == nil {
+		m.mu.Lock()
+		m.expected = version
+		m.mu.Unlock()
+	}
+}
+
+// withdraw has the update engine drop what is staged. The next boot still boots it.
+func (m *Machine) withdraw() {
+	if err := m.mem.Engine().Reset(); err == nil {
+		m.mu.Lock()
+		m.expected = ""
+		m.mu.Unlock()
+	}
+}
+
+// stagedVersion returns the version that the host has to arrive at; "" for any.
+func (m *Machine) stagedVersion() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.expected
+}
+
+func (m *Machine) close() {
+	m.powerOff()
+}

@@ -1,0 +1,96 @@
+package virtual
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+)
+
+// Result is what a run showed.
+type Result struct {
+	// Why says what was wrong, one line for each violation; "" if nothing was. The text before the first colon is the rule.
+	Why string
+	// Faults is how many faults happened, by kind; Took is the virtual time of the run.
+	Faults   map[Kind]int
+	Took     time.Duration
+	Requests int
+	Reboots  int
+
+	trace *trace
+	log   []string
+}
+
+// versions are the versions of the OS that runs stage.
+var versions = []string{"2.0.0", "2.1.0", "2.2.0", "2.3.0"}
+
+// scenario is the fleet of a seed.
+func scenario(seed uint64) Options {
+	r := rand.New(rand.NewPCG(seed, 0x666c656574))
+	o := Options{Hosts: 3 + r.IntN(2), Workloads: r.IntN(4), Lag: 150 * time.Second}
+	o.Candidates = 1 + r.IntN(o.Hosts)
+	o.ControlPlane = r.IntN(3)
+	budget := 1 + r.IntN(2)
+	o.Policy = func(s *v1alpha1.DisruptionPolicySpec) {
+		s.Rollout.MaxUnavailable = intstr.FromInt(budget)
+		s.Rollout.MaxTurnsPerDay = 48
+		minutes := func(n int) metav1.Duration { return metav1.Duration{Duration: time.Duration(n) * time.Minute} }
+		s.Rollout.BackoffMax = minutes(10)
+		s.Drain.Timeout = minutes(10)
+		s.Timeouts.HostHooks, s.Timeouts.Rebooting, s.Timeouts.Applying = minutes(5), minutes(10), minutes(5)
+	}
+	return o
+}
+
+// shape is what a plan for the fleet has to know.
+func (o *Options) shape(length time.Duration, hostile bool) Shape {
+	s := Shape{Length: length, Versions: versions, Hostile: hostile}
+	for i := range o.Hosts {
+		name := fmt.Sprintf("n%d", i+1)
+		s.Hosts = append(s.Hosts, name)
+		if i < o.Candidates {
+			s.Coordinators = append(s.Coordinators, name)
+		}
+	}
+	return s
+}
+
+// run runs a plan on a fleet, in a bubble of its own.
+func run(t *testing.T, o Options, p Plan, logged bool) (res Result) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		if logged {
+			o.Log = func(text string) { res.log = append(res.log, text) }
+		}
+		o.Plan = p
+		f := New(t.TempDir(), o)
+		defer func() {
+			f.Close()
+			res.Faults, res.Took, res.trace = f.exec.Fired(), time.Since(f.began), f.trace
+			for _, e := range f.trace.all() {
+				if e.Request {
+					res.Requests++
+				}
+			}
+			res.Why = strings.TrimSpace(f.Verdict() + "\n" + res.Why)
+			res.Reboots = f.Judge.Report().Reboots
+		}()
+		for _, host := range f.Hosts() {
+			f.Stage(host, versions[0])
+		}
+		<-f.Start()
+		f.Judge.Withdraw()
+		spec := o.spec()
+		if why := f.Arrive(QuietPeriod(&spec, o.Hosts)); why != "" {
+			res.Why = "Progress: " + why
+		}
+	})
+	return res
+}

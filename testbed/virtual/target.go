@@ -1,0 +1,148 @@
+package virtual
+
+import (
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"lockkeeper.dev/lockkeeper/testbed/apiserver"
+	"lockkeeper.dev/lockkeeper/testbed/memhost"
+)
+
+var _ target = (*Fleet)(nil)
+
+// Hosts returns the names of the hosts.
+func (f *Fleet) Hosts() (names []string) {
+	for _, m := range f.hosts {
+		names = append(names, m.name)
+	}
+	return names
+}
+
+func (f *Fleet) machine(name string) *Machine {
+	for _, m := range f.hosts {
+		if m.name == name {
+			return m
+		}
+	}
+	return nil
+}
+
+// Client returns a way to the API server that no fault affects.
+func (f *Fleet) Client(user string) http.RoundTripper { return f.Server.Client(user) }
+
+// Kill kills lockkeeper on the host; see [Machine.Kill].
+func (f *Fleet) Kill(host string) { f.machine(host).Kill() }
+
+// Freeze stops all that goes in or out of the host's processes.
+func (f *Fleet) Freeze(host string) { f.machine(host).eachTransport((*Transport).Freeze) }
+
+// Thaw ends Freeze.
+func (f *Fleet) Thaw(host string) { f.machine(host).eachTransport((*Transport).Thaw) }
+
+// StartSecond starts a second process on the host.
+func (f *Fleet) StartSecond(host string) { f.machine(host).startAnother() }
+
+// StopSecond kills it.
+func (f *Fleet) StopSecond(host string) { f.machine(host).stopSecond() }
+
+// Crash cuts the host's power.
+func (f *Fleet) Crash(host string) { f.machine(host).crash() }
+
+// PowerOn boots the host after a crash.
+func (f *Fleet) PowerOn(host string) { f.machine(host).bootAfterCrash() }
+
+// StopBus ends the host's message bus.
+func (f *Fleet) StopBus(host string) {
+	m := f.machine(host)
+	f.tasks.Go(func() { _ = m.mem.RestartBus(5 * time.Second) })
+}
+
+// StartBus starts it again, and all services on it.
+func (f *Fleet) StartBus(string) {}
+
+// DelayBus delays each D-Bus call of lockkeeper on the host.
+func (f *Fleet) DelayBus(host string, d time.Duration) { f.machine(host).busDelay.Store(int64(d)) }
+
+// SetLogind makes the host's logind misbehave.
+func (f *Fleet) SetLogind(host string, mode logindMode) {
+	f.machine(host).mem.Logind().OnReboot(map[logindMode]memhost.RebootMode{
+		logindWorks: memhost.Obey, logindRefuses: memhost.Deny, logindLoses: memhost.Lose, logindIgnores: memhost.Ignore,
+	}[mode])
+}
+
+// RestartLogind restarts the host's logind.
+func (f *Fleet) RestartLogind(host string) {
+	l := f.machine(host).mem.Logind()
+	l.Stop()
+	_ = l.Start() // it fails if the host is down
+}
+
+// RestartKubelet restarts the host's kubelet.
+func (f *Fleet) RestartKubelet(host string) {
+	m := f.machine(host)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.up {
+		m.kubelet.stop()
+		m.kubelet = f.startKubelet(m)
+	}
+}
+
+// Stage has the host's update engine stage the version.
+func (f *Fleet) Stage(host, version string) { f.machine(host).stage(version) }
+
+// Withdraw has the host's update engine drop what is staged.
+func (f *Fleet) Withdraw(host string) { f.machine(host).withdraw() }
+
+// ShiftClock sets by how much the API server's clock is ahead.
+func (f *Fleet) ShiftClock(d time.Duration) { f.Server.SetClockOffset(d) }
+
+// CutWatches ends watches.
+func (f *Fleet) CutWatches(resource string) { f.Server.CutWatches(resource) }
+
+// Compact drops the history.
+func (f *Fleet) Compact() { f.Server.Compact() }
+
+// Snapshot returns the state of the store.
+func (f *Fleet) Snapshot() any { return f.Server.Snapshot() }
+
+// BlockDrains lets no pod of the host be evicted.
+func (f *Fleet) BlockDrains(host string) {
+	none := intstr.FromInt32(0)
+	b := &policyv1.PodDisruptionBudget{Spec: policyv1.PodDisruptionBudgetSpec{
+		MaxUnavailable: &none, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "blocked-" + host}},
+	}}
+	b.Name, b.Namespace = "block-"+host, namespace
+	_, err := f.Admin.PolicyV1().PodDisruptionBudgets(namespace).Create(f.ctx, b, metav1.CreateOptions{})
+	f.must(err)
+	f.createPod("blocked-"+host, host)
+}
+
+// AllowDrains ends BlockDrains.
+func (f *Fleet) AllowDrains(host string) {
+	f.mustOr(f.Admin.PolicyV1().PodDisruptionBudgets(namespace).Delete(f.ctx, "block-"+host, metav1.DeleteOptions{}), gone)
+}
+
+// AddPod binds another pod to the Node.
+func (f *Fleet) AddPod(host string) { f.createPod("late-"+host, host) }
+
+// Restore sets the store back.
+func (f *Fleet) Restore(s any) { f.Server.Restore(s.(*apiserver.Snapshot)) }
+
+// version returns the version that the host runs, or ran last.
+func (m *Machine) version() string {
+	text, _ := os.ReadFile(filepath.Join(m.root, "etc/os-release"))
+	for line := range strings.Lines(string(text)) {
+		if v, ok := strings.CutPrefix(strings.TrimSpace(line), "VERSION_ID="); ok {
+			return strings.Trim(v, `"`)
+		}
+	}
+	return ""
+}
