@@ -220,6 +220,19 @@ func (e *engine) onNode(m moment, name string, obj *corev1.Node) {
 	e.follow(n)
 }
 
+// rewind forgets all objects: the store went back in time. What a Node and the Lease allowed until now counts as for any
+// write that ends it.
+func (e *engine) rewind(m moment) {
+	e.now, e.first = m, true
+	for _, n := range e.nodes {
+		n.cur, n.turn, n.disturbed, n.pausedSince = nil, nil, false, moment{}
+		n.evictable = 0
+		e.updateWindows(n)
+	}
+	clear(e.pods)
+	clear(e.turns)
+}
+
 // begin takes a Node that did not exist before: it is in the first list, or was created. A created Node may have old labels of lockkeeper,
 // for example from a restored backup. The referee judges what a coordinator does with them.
 func (e *engine) begin(n *node, after *turn.Node) {

@@ -115,3 +115,14 @@ func (j *Judge) Report() Report {
 	defer j.mu.Unlock()
 	return j.engine.snapshot()
 }
+
+// Rewind tells that the store went back in time. The caller passes all objects of the restored state in resume; like the
+// first ones they are not judged. What hosts and leaders did by what was lost is judged by what is there now.
+func (j *Judge) Rewind(at time.Time, resume func()) {
+	j.mu.Lock()
+	j.last.after, j.last.by = at, at
+	j.engine.rewind(j.last)
+	j.mu.Unlock()
+	resume()
+	j.Begin()
+}

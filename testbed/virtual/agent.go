@@ -110,7 +110,7 @@ func (m *Machine) startLocked() {
 	}
 	go func() {
 		defer close(a.done)
-		if err := agent.Run(ctx, cfg, o); err != nil {
+		if err := agent.Run(ctx, cfg, o); err != nil && !a.killed() {
 			m.f.problem("%s: lockkeeper exited: %v", m.name, err)
 		}
 	}()
@@ -146,6 +146,12 @@ func (m *Machine) Kill() {
 			m.startAgent()
 		}
 	})
+}
+
+func (a *agentRun) killed() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.dead
 }
 
 // kill ends the process at once: nothing that it does from now on has an effect.
@@ -205,10 +211,7 @@ type lines struct {
 
 // Write takes one line.
 func (l *lines) Write(p []byte) (int, error) {
-	l.a.mu.Lock()
-	dead := l.a.dead
-	l.a.mu.Unlock()
-	if !dead && l.m.f.opts.Log != nil {
+	if !l.a.killed() && l.m.f.opts.Log != nil {
 		l.m.f.logf("%s: %s", l.m.name, bytes.TrimSpace(p))
 	}
 	return len(p), nil

@@ -3,6 +3,7 @@ package virtual
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"os"
@@ -15,6 +16,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/rest"
 
@@ -211,6 +213,25 @@ func (f *Fleet) apply(spec v1alpha1.DisruptionPolicySpec) {
 	f.must(kinds.Post().Resource("disruptionpolicies").Body(p).Do(f.ctx).Error())
 }
 
+// rewind sets the store back, and the judge with it.
+func (f *Fleet) rewind(s *apiserver.Snapshot) {
+	f.Server.Restore(s)
+	f.Judge.Rewind(time.Now(), func() {
+		var rev int64 // of no write
+		now := time.Now()
+		lease, _ := f.Server.Get("leases", v1alpha1.DefaultLeaseNamespace, v1alpha1.DefaultLeaseName).(*coordinationv1.Lease)
+		f.Judge.Lease(rev, now, v1alpha1.DefaultLeaseNamespace, v1alpha1.DefaultLeaseName, lease)
+		for _, obj := range f.Server.List("pods") {
+			p := obj.(*corev1.Pod)
+			f.Judge.Pod(rev, now, p.Namespace, p.Name, p)
+		}
+		for _, obj := range f.Server.List("nodes") {
+			n := obj.(*corev1.Node)
+			f.Judge.Node(rev, now, n.Name, n)
+		}
+	})
+}
+
 // wrote passes a write on to the judge and wakes the controllers. It runs under the server's lock.
 func (f *Fleet) wrote(w apiserver.Write) {
 	switch w.Resource {
@@ -222,8 +243,8 @@ func (f *Fleet) wrote(w apiserver.Write) {
 		}
 		f.Judge.Node(w.Revision, w.Time, w.Name, obj)
 	case "disruptionpolicies":
-		if p, ok := w.Object.(*v1alpha1.DisruptionPolicy); ok {
-			f.Judge.SetBudget(w.Time, f.budget(p))
+		if w.Object != nil {
+			f.Judge.SetBudget(w.Time, f.budget(w.Object))
 		}
 	case "leases":
 		obj, _ := w.Object.(*coordinationv1.Lease)
@@ -242,7 +263,13 @@ func (f *Fleet) wrote(w apiserver.Write) {
 }
 
 // budget is how many nodes a policy lets be disturbed at once.
-func (f *Fleet) budget(p *v1alpha1.DisruptionPolicy) int {
+func (f *Fleet) budget(obj runtime.Object) int {
+	var p v1alpha1.DisruptionPolicy
+	text, err := json.Marshal(obj)
+	if err == nil {
+		err = json.Unmarshal(text, &p)
+	}
+	f.must(err)
 	n, err := intstr.GetScaledValueFromIntOrPercent(&p.Spec.Rollout.MaxUnavailable, f.opts.Hosts, false)
 	f.must(err)
 	return max(1, n)

@@ -46,12 +46,45 @@ func (m *Machine) unfinished() string {
 	return ""
 }
 
-// Arrive waits until no host is unfinished, and returns what is unfinished after the limit.
+// Arrive waits until no host is unfinished, and returns what is unfinished after the limit. Meanwhile an admin clears the
+// turns that ended in a failure which the host has observed: only these wait for a person.
 func (f *Fleet) Arrive(within time.Duration) string {
 	for end := time.Now().Add(within); ; {
 		why := f.Unfinished()
+		f.clearFailed()
 		if why == "" || time.Now().After(end) || !sleep(f.ctx, 10*time.Second) {
 			return why
 		}
+	}
+}
+
+// clearFailed clears the last turn of each node that is held because that turn failed.
+func (f *Fleet) clearFailed() {
+	for _, m := range f.hosts {
+		obj := m.f.Node(m.name)
+		if obj == nil {
+			continue
+		}
+		n := turn.FromNode(obj)
+		id := n.Turn
+		if !n.InTurn() && n.Last != nil && n.Last.Result == v1alpha1.ResultFailed {
+			id = n.Last.Turn
+		} else if !n.InTurn() || !n.HasReport(v1alpha1.ReportFailed) {
+			continue
+		}
+		if n.Retry != id {
+			f.exec.people.patchNode(admin, m.name, annotate(v1alpha1.AnnotationRetry, id))
+		}
+	}
+}
+
+// Clean ends what admins began and the plan does not end: cordons of their own, or those that they took over with a node
+// that they detached by force; budgets that block drains, which a store that was rewound has again.
+func (f *Fleet) Clean() {
+	for _, m := range f.hosts {
+		if obj := f.Node(m.name); obj != nil && obj.Spec.Unschedulable && obj.Annotations[v1alpha1.AnnotationCordon] == "" {
+			f.exec.people.patchNode(admin, m.name, cordon(false))
+		}
+		f.AllowDrains(m.name)
 	}
 }

@@ -3,6 +3,7 @@ package virtual
 import (
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -70,7 +71,7 @@ func run(t *testing.T, o Options, p Plan, logged bool) (res Result) {
 			o.Log = func(text string) { res.log = append(res.log, text) }
 		}
 		o.Plan = p
-		f := New(t.TempDir(), o)
+		f := New(memoryDir(t), o)
 		defer func() {
 			f.Close()
 			res.Faults, res.Took, res.trace = f.exec.Fired(), time.Since(f.began), f.trace
@@ -86,11 +87,21 @@ func run(t *testing.T, o Options, p Plan, logged bool) (res Result) {
 			f.Stage(host, versions[0])
 		}
 		<-f.Start()
-		f.Judge.Withdraw()
+		f.Clean()
 		spec := o.spec()
 		if why := f.Arrive(QuietPeriod(&spec, o.Hosts)); why != "" {
 			res.Why = "Progress: " + why
 		}
 	})
 	return res
+}
+
+// memoryDir returns a temporary directory for the hosts' files, in memory where the machine has such a file system.
+func memoryDir(t *testing.T) string {
+	dir, err := os.MkdirTemp("/dev/shm", "lockkeeper-virtual-")
+	if err != nil {
+		return t.TempDir()
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
 }

@@ -9,43 +9,102 @@ import (
 	"time"
 )
 
+const (
+	planLength = 40 * time.Minute
+	// forTest is how long `make test` runs seeds, in real time.
+	forTest = time.Minute
+	// reduceWithin bounds the search for a smaller plan that fails in the same way, in real time.
+	reduceWithin = 2 * time.Minute
+)
+
 // number reads a number from the environment.
-func number(t *testing.T, name string, otherwise uint64) uint64 {
+func number(t *testing.T, name string) (n uint64, ok bool) {
 	text := os.Getenv(name)
 	if text == "" {
-		return otherwise
+		return 0, false
 	}
 	n, err := strconv.ParseUint(text, 10, 64)
 	if err != nil {
 		t.Fatalf("%s=%q, expected a number", name, text)
 	}
-	return n
+	return n, true
 }
 
-// TestSeeds runs fleets under faults made from seeds. No rule may be broken, and every fleet must arrive.
-func TestSeeds(t *testing.T) {
-	first, count := number(t, "LOCKKEEPER_SEED", 1), number(t, "LOCKKEEPER_RUNS", 20)
-	began, faults, requests, reboots, took := time.Now(), 0, 0, 0, time.Duration(0)
-	for seed := first; seed < first+count; seed++ {
+// tally is what the runs of a campaign add up to.
+type tally struct {
+	runs, failed, faults, requests, reboots int
+	hostTime                                time.Duration
+}
+
+func (c *tally) add(hosts int, r *Result) {
+	c.runs++
+	for _, n := range r.Faults {
+		c.faults += n
+	}
+	c.requests, c.reboots = c.requests+r.Requests, c.reboots+r.Reboots
+	c.hostTime += r.Took * time.Duration(hosts)
+	if r.Why != "" {
+		c.failed++
+	}
+}
+
+// TestSeeds runs fleets under faults made from seeds: no rule may be broken, and every fleet must arrive. make test runs as
+// many seeds as fit into a minute. LOCKKEEPER_SOAK is the number of faults to reach instead, LOCKKEEPER_SEED the first seed,
+// and LOCKKEEPER_RUNS the number of runs.
+func TestSeeds(t *testing.T) { campaign(t, "virtual", false) }
+
+// TestHostile is TestSeeds with hosts that lie and a thief with the coordinator's credential.
+func campaign(t *testing.T, name string, hostile bool) {
+	if testing.Short() {
+		t.Skip("it takes a minute")
+	}
+	first, given := number(t, "LOCKKEEPER_SEED")
+	if !given {
+		first = 1
+	}
+	runs, _ := number(t, "LOCKKEEPER_RUNS")
+	soak, _ := number(t, "LOCKKEEPER_SOAK")
+	var sum tally
+	began := time.Now()
+	seed := first
+	for ; ; seed++ {
+		done := seed - first
+		switch {
+		case runs > 0 && done >= runs,
+			runs == 0 && soak > 0 && sum.faults >= int(soak),
+			runs == 0 && soak == 0 && time.Since(began) > forTest:
+			took := time.Since(began)
+			fmt.Printf("%s: seeds %d to %d: %d runs, %d failed, %d faults (%.0f a minute), %d requests, %d reboots, %.0f hours of hosts in %v\n",
+				name, first, seed-1, sum.runs, sum.failed, sum.faults, float64(sum.faults)/took.Minutes(), sum.requests, sum.reboots,
+				sum.hostTime.Hours(), took.Round(time.Second))
+			return
+		}
 		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
 			o := scenario(seed)
-			p := NewPlan(seed, o.shape(40*time.Minute, false))
-			res := run(t, o, p, os.Getenv("LOCKKEEPER_LOG") != "")
-			for _, n := range res.Faults {
-				faults += n
-			}
-			requests, reboots, took = requests+res.Requests, reboots+res.Reboots, took+res.Took*time.Duration(o.Hosts)
-			if res.Why == "" {
-				return
-			}
-			t.Errorf("%s\n%s", res.Why, p)
-			if os.Getenv("LOCKKEEPER_LOG") != "" {
-				t.Log("\n" + strings.Join(res.log, "\n"))
-				t.Log("\n" + res.trace.String())
+			p := NewPlan(seed, o.shape(planLength, hostile))
+			res := run(t, o, p, false)
+			sum.add(o.Hosts, &res)
+			if res.Why != "" {
+				explain(t, o, p, &res)
 			}
 		})
 	}
-	real := time.Since(began)
-	fmt.Printf("virtual: seeds %d to %d: %d faults (%.0f a minute), %d requests, %d reboots, %v of host time in %v\n",
-		first, first+count-1, faults, float64(faults)/real.Minutes(), requests, reboots, took.Round(time.Minute), real.Round(time.Second))
+}
+
+// explain fails the test with what is needed to see why a run failed: a plan that is as small as possible, and the requests
+// that matter.
+func explain(t *testing.T, o Options, p Plan, res *Result) {
+	t.Errorf("%s\nmake it again with LOCKKEEPER_SEED=%d LOCKKEEPER_RUNS=1", res.Why, p.Seed)
+	smaller, why, tries := Reduce(p, func(p Plan) (bool, string) {
+		r := run(t, o, p, false)
+		return r.Why != "", r.Why
+	}, Reduction{Repeats: 2, Within: reduceWithin})
+	if why == "" {
+		t.Logf("it did not fail again; the plan was\n%s", p)
+		return
+	}
+	last := run(t, o, smaller, true)
+	t.Logf("after %d tries this plan of %d faults, of %d, still fails:\n%s\n%s", tries, len(smaller.Faults), len(p.Faults), why, smaller)
+	t.Logf("its requests and faults:\n%s", last.trace.format(last.trace.essential(o.shape(0, false).Hosts, time.Now().Add(10*365*24*time.Hour), 100)))
+	t.Logf("its log:\n%s", strings.Join(last.log, "\n"))
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
@@ -121,7 +122,7 @@ func (f *Fleet) BlockDrains(host string) {
 	}}
 	b.Name, b.Namespace = "block-"+host, namespace
 	_, err := f.Admin.PolicyV1().PodDisruptionBudgets(namespace).Create(f.ctx, b, metav1.CreateOptions{})
-	f.must(err)
+	f.mustOr(err, apierrors.IsAlreadyExists) // a store that was rewound has it again
 	f.createPod("blocked-"+host, host)
 }
 
@@ -134,7 +135,7 @@ func (f *Fleet) AllowDrains(host string) {
 func (f *Fleet) AddPod(host string) { f.createPod("late-"+host, host) }
 
 // Restore sets the store back.
-func (f *Fleet) Restore(s any) { f.Server.Restore(s.(*apiserver.Snapshot)) }
+func (f *Fleet) Restore(s any) { f.rewind(s.(*apiserver.Snapshot)) }
 
 // version returns the version that the host runs, or ran last.
 func (m *Machine) version() string {

@@ -4,6 +4,7 @@ import (
 	"flag"
 	"log/slog"
 	"os"
+	"runtime/debug"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,6 +17,7 @@ import (
 
 func TestMain(m *testing.M) {
 	flag.Parse()
+	debug.SetGCPercent(400) // a run allocates much and keeps little
 	dirwatch.Off.Store(true)
 	// client-go's handler of errors remembers the time of the last one, and would wait for that time in the next bubble.
 	utilruntime.ErrorHandlers = nil
@@ -29,7 +31,7 @@ func inBubble(t *testing.T, o Options, test func(t *testing.T, f *Fleet)) {
 	synctest.Test(t, func(t *testing.T) {
 		var lines []string
 		o.Log = func(text string) { lines = append(lines, text) }
-		f := New(t.TempDir(), o)
+		f := New(memoryDir(t), o)
 		defer func() {
 			f.Close()
 			if why := f.Verdict(); why != "" {
