@@ -3,7 +3,7 @@
 // testing/synctest, where a socket would stop the clock. A function of the test delays and loses messages.
 //
 // The bus must not know of systemd, logind or lockkeeper. [TestAsTheDaemon] holds it against a real dbus-daemon. It has
-// neither activation nor policies nor file descriptors.
+// neither policies nor file descriptors.
 package membus
 
 import (
@@ -26,17 +26,22 @@ type Bus struct {
 	// Fault, if set, is asked for each message from a connection made by Dial, and for each answer and signal to one. It is
 	// called from several goroutines, and may call the Bus. Set it before the first connection.
 	Fault func(Transit) Verdict
+	// Activate, if set, is asked about a call that may start its service, and whose name has no owner. If it returns true, the
+	// bus keeps this call and later ones, and delivers them when the name has an owner. It must neither block nor call the Bus,
+	// but have another goroutine start the service. Set it before the first connection.
+	Activate func(name string) bool
 
 	mu     sync.Mutex
 	closed bool
 	id     string
-	peers  []*peer           // those that have said Hello, in this order
-	unique map[string]*peer  // by unique name
-	names  map[string]*queue // by well-known name
-	calls  map[call]*answer  // calls that wait for an answer
-	open   map[*peer]bool    // all connections
-	last   int               // number of the last unique name
-	serial uint32            // of the daemon's last message
+	peers  []*peer             // those that have said Hello, in this order
+	unique map[string]*peer    // by unique name
+	names  map[string]*queue   // by well-known name
+	calls  map[call]*answer    // calls that wait for an answer
+	kept   map[string][]func() // deliver calls that wait for their service, by its name
+	open   map[*peer]bool      // all connections
+	last   int                 // number of the last unique name
+	serial uint32              // of the daemon's last message
 }
 
 // Transit is a message on its way through the bus.
@@ -67,7 +72,7 @@ type Verdict struct {
 // New starts a bus.
 func New() *Bus {
 	b := &Bus{
-		unique: map[string]*peer{}, names: map[string]*queue{}, calls: map[call]*answer{}, open: map[*peer]bool{},
+		unique: map[string]*peer{}, names: map[string]*queue{}, calls: map[call]*answer{}, kept: map[string][]func(){}, open: map[*peer]bool{},
 	}
 	b.id = fmt.Sprintf("%032x", 1)
 	return b
@@ -112,6 +117,7 @@ func (b *Bus) Close() {
 	}
 	clear(b.open)
 	clear(b.calls)
+	clear(b.kept)
 	b.peers = nil
 }
 

@@ -215,7 +215,13 @@ func (b *Bus) changed(name string, from, to *peer) {
 		now = to.name
 	}
 	b.ownerChanged(name, old, now)
-	if to != nil {
-		b.signal(now, "NameAcquired", name)
+	if to == nil {
+		return
+	}
+	b.signal(now, "NameAcquired", name)
+	kept := b.kept[name]
+	delete(b.kept, name)
+	for _, deliver := range kept {
+		deliver()
 	}
 }

@@ -4,12 +4,15 @@ import (
 	"bufio"
 	"cmp"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -58,6 +61,7 @@ type world struct {
 	t       *testing.T
 	connect func(...dbus.ConnOption) (*dbus.Conn, error)
 	conns   map[string]*dbus.Conn
+	serial  atomic.Uint32     // of the last message that was sent
 	unique  map[string]string // labels by unique name
 
 	mu    sync.Mutex
@@ -71,7 +75,7 @@ func (w *world) open(label string) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.got[label] = append(w.got[label], w.describe(m))
-	}))
+	}), dbus.WithOutgoingInterceptor(func(m *dbus.Message) { w.serial.Store(m.Serial()) }))
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -105,24 +109,26 @@ func (w *world) step(what string, f func()) {
 	clear(w.got)
 	w.mu.Unlock()
 	f()
-	for _, label := range []string{"A", "B", "C"} {
-		if conn := w.conns[label]; conn != nil {
-			// The bus keeps the order, so its answer is the last message.
-			if err := conn.BusObject().Call(daemonName+".GetId", 0).Err; err != nil {
-				w.t.Fatalf("%s: %s: %v", what, label, err)
-			}
+	labels := slices.Sorted(maps.Keys(w.conns))
+	var id string
+	// The bus keeps the order of each connection. After the first round it has what was sent in this step, and after the second
+	// one the connections have what it sends because of that.
+	for _, label := range slices.Concat(labels, labels) {
+		if err := w.conns[label].BusObject().Call(daemonName+".GetId", 0).Store(&id); err != nil {
+			w.t.Fatalf("%s: %s: %v", what, label, err)
 		}
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.lines = append(w.lines, "# "+what)
-	for _, label := range []string{"A", "B", "C"} {
-		if n := len(w.got[label]); n > 0 {
-			for _, line := range w.got[label][:n-1] {
-				w.lines = append(w.lines, label+" receives "+uniqueName.ReplaceAllStringFunc(line, func(name string) string {
-					return cmp.Or(w.unique[name], "?")
-				}))
+	for _, label := range slices.Sorted(maps.Keys(w.got)) {
+		for _, line := range w.got[label] {
+			if strings.HasSuffix(line, "["+id+"]") {
+				continue // an answer to GetId
 			}
+			w.lines = append(w.lines, label+" receives "+uniqueName.ReplaceAllStringFunc(line, func(name string) string {
+				return cmp.Or(w.unique[name], "?")
+			}))
 		}
 	}
 }
@@ -244,9 +250,15 @@ func (w *world) death() {
 		<-conn.Context().Done()
 		return nil
 	}}, "/o", "x.y.Z")
-	w.step("B dies while A waits for it", func() {
+	w.step("C answers a call to B, and B dies while A waits for it", func() {
 		call := w.conns["A"].Object("x.y.Z", "/o").Go("x.y.Z.Hang", 0, nil)
 		<-asked
+		w.conns["C"].Send(&dbus.Message{Type: dbus.TypeMethodReply, Headers: map[dbus.HeaderField]dbus.Variant{
+			dbus.FieldReplySerial: dbus.MakeVariant(w.serial.Load()), dbus.FieldDestination: dbus.MakeVariant(w.conns["A"].Names()[0]),
+		}}, nil)
+		if err := w.conns["C"].BusObject().Call(daemonName+".NameHasOwner", 0, "x.y.Z").Err; err != nil { // the bus is done with it
+			w.t.Error(err)
+		}
 		conn.Close()
 		<-call.Done
 		delete(w.conns, "B")

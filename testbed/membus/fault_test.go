@@ -106,6 +106,7 @@ func TestDelayedAnswer(t *testing.T) {
 		}
 		s, _ := service(t, b, "x.y.Z")
 		c := client(t, b)
+		synctest.Wait() // NameAcquired has arrived
 		signals := make(chan *dbus.Signal, 10)
 		c.Signal(signals)
 		if err := c.AddMatchSignal(dbus.WithMatchSender("x.y.Z")); err != nil {
@@ -173,15 +174,20 @@ func TestDropAndBreak(t *testing.T) {
 			seen[map[bool]string{false: "to ", true: "from "}[m.ToClient]+m.Method]++
 			return verdict
 		}
+		set := func(v Verdict) {
+			mu.Lock()
+			defer mu.Unlock()
+			verdict = v
+		}
 		s, calls := service(t, b, "x.y.Z")
 		c := client(t, b)
-		verdict = Verdict{Drop: true}
+		set(Verdict{Drop: true})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if err := c.Object("x.y.Z", "/o").CallWithContext(ctx, "x.y.Z.Do", 0, "a").Err; !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("dropped: %v", err)
 		}
-		verdict = Verdict{Break: true}
+		set(Verdict{Break: true})
 		if err := c.Object("x.y.Z", "/o").Call("x.y.Z.Do", 0, "b").Err; err == nil || errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("broken: %v", err)
 		}
@@ -234,6 +240,28 @@ func TestClose(t *testing.T) {
 	})
 }
 
+// TestHelloFirst checks that a connection begins with Hello.
+func TestHelloFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := New()
+		end, err := b.Dial(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := dbus.NewConn(end)
+		if err == nil {
+			err = c.Auth(nil)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.BusObject().Call(daemonName+".GetId", 0).Err; err == nil || c.Connected() {
+			t.Errorf("a call before Hello: %v", err)
+		}
+		b.Close()
+	})
+}
+
 // TestHandshake checks what the bus answers to clients other than godbus.
 func TestHandshake(t *testing.T) {
 	for _, c := range []struct{ say, want string }{
@@ -265,4 +293,40 @@ func TestHandshake(t *testing.T) {
 			b.Close()
 		})
 	}
+}
+
+// TestActivate checks that calls wait for a service that the bus can start, in order, and others are refused.
+func TestActivate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := New()
+		asked := make(chan string, 10)
+		b.Activate = func(name string) bool {
+			asked <- name
+			return name == "x.y.Z"
+		}
+		c := client(t, b)
+		do := func(name string, flags dbus.Flags, what string) *dbus.Call {
+			return c.Object(name, "/o").Go(name+".Do", flags, nil, what)
+		}
+		for name, flags := range map[string]dbus.Flags{"x.y.Other": 0, "x.y.Z": dbus.FlagNoAutoStart} {
+			if call := <-do(name, flags, "refused").Done; call.Err == nil {
+				t.Errorf("a call to %s with flags %d was answered", name, flags)
+			}
+		}
+		first := do("x.y.Z", 0, "first")
+		second := do("x.y.Z", 0, "second")
+		time.Sleep(time.Second)
+		_, calls := service(t, b, "x.y.Z")
+		<-first.Done
+		<-second.Done
+		close(asked)
+		var names []string
+		for name := range asked {
+			names = append(names, name)
+		}
+		if first.Err != nil || second.Err != nil || len(calls()) != 2 || !slices.Equal(names, []string{"x.y.Other", "x.y.Z"}) {
+			t.Errorf("%v and %v, calls %v, asked for %v", first.Err, second.Err, calls(), names)
+		}
+		b.Close()
+	})
 }

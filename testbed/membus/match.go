@@ -1,7 +1,6 @@
 package membus
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -18,13 +17,13 @@ type rule struct {
 }
 
 // parseRule parses a match rule. It knows the keys that the daemon uses for signals, without arg0namespace and argNpath.
-func parseRule(text string) (rule, error) {
+func parseRule(text string) (rule, *problem) {
 	r := rule{text: text, fields: map[string]string{}, args: map[int]string{}}
 	for rest := text; rest != ""; {
 		key, quoted, ok := strings.Cut(rest, "='")
 		value, after, closed := strings.Cut(quoted, "'")
 		if !ok || !closed {
-			return rule{}, errors.New("Match rule has a key with no subsequent '=' character")
+			return rule{}, &problem{"MatchRuleInvalid", "Match rule has a key with no subsequent '=' character"}
 		}
 		rest = strings.TrimPrefix(after, ",")
 		if n, err := strconv.Atoi(strings.TrimPrefix(key, "arg")); err == nil && strings.HasPrefix(key, "arg") {
@@ -32,7 +31,7 @@ func parseRule(text string) (rule, error) {
 			continue
 		}
 		if !slices.Contains([]string{"type", "sender", "interface", "member", "path", "path_namespace", "destination"}, key) {
-			return rule{}, fmt.Errorf("Unknown key %q in match rule", key)
+			return rule{}, &problem{"MatchRuleInvalid", fmt.Sprintf("Unknown key %q in match rule", key)}
 		}
 		r.fields[key] = value
 	}
@@ -73,17 +72,17 @@ func (r rule) matches(b *Bus, m packet, from *peer) bool {
 }
 
 func (b *Bus) addMatch(p *peer, text string, _ packet) ([]any, *problem) {
-	r, err := parseRule(text)
-	if err != nil {
-		return nil, &problem{"MatchRuleInvalid", err.Error()}
+	r, refused := parseRule(text)
+	if refused != nil {
+		return nil, refused
 	}
 	p.rules = append(p.rules, r)
 	return nil, nil
 }
 
 func (b *Bus) removeMatch(p *peer, text string, _ packet) ([]any, *problem) {
-	if _, err := parseRule(text); err != nil {
-		return nil, &problem{"MatchRuleInvalid", err.Error()}
+	if _, refused := parseRule(text); refused != nil {
+		return nil, refused
 	}
 	at := slices.IndexFunc(p.rules, func(r rule) bool { return r.text == text })
 	if at < 0 {

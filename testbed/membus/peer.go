@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"strings"
 	"time"
@@ -167,9 +168,7 @@ func (m packet) sentBy(name string) (packet, error) {
 	order := byteOrder(m.raw)
 	head := *m.Message
 	head.Headers = map[dbus.HeaderField]dbus.Variant{}
-	for k, v := range m.Headers {
-		head.Headers[k] = v
-	}
+	maps.Copy(head.Headers, m.Headers)
 	head.Headers[dbus.FieldSender] = dbus.MakeVariant(name)
 	length := order.Uint32(m.raw[4:])
 	body := m.raw[len(m.raw)-int(length):]
@@ -221,9 +220,6 @@ func (p *peer) pass(l lane, delay time.Duration, deliver func()) {
 	}
 	w := waiting{time.Now().Add(delay), deliver}
 	if q != nil {
-		if last := q.waiting[len(q.waiting)-1].due; last.After(w.due) {
-			w.due = last
-		}
 		q.waiting = append(q.waiting, w)
 		return
 	}

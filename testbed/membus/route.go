@@ -70,6 +70,8 @@ func (b *Bus) routeCall(p *peer, m packet, to string) {
 		target.send(parcel{packet: m, peer: p.name, method: m.method()})
 	case m.Flags&dbus.FlagNoAutoStart != 0:
 		b.refuse(p, m, "NameHasNoOwner", fmt.Sprintf("Name %q does not exist", to))
+	case b.kept[to] != nil || b.Activate != nil && b.Activate(to):
+		b.kept[to] = append(b.kept[to], func() { b.routeCall(p, m, to) })
 	default:
 		b.refuse(p, m, "ServiceUnknown", fmt.Sprintf("The name %s was not provided by any .service files", to))
 	}

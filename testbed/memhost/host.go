@@ -71,6 +71,9 @@ type Options struct {
 	Fault func(membus.Transit) membus.Verdict
 }
 
+// attempt is one call of Boot. A crash ends it.
+type attempt struct{ _ byte }
+
 // Host is the services of a host. Its methods are safe for concurrent use.
 type Host struct {
 	o      Options
@@ -81,8 +84,8 @@ type Host struct {
 	power gate // held while services start or stop; take it before mu
 
 	mu      sync.Mutex
-	booting bool
-	boot    *boot // nil while the host is down
+	booting *attempt // nil unless Boot runs
+	boot    *boot    // nil while the host is down
 	version string
 	staged  string // for the next boot; "" is the present version
 	boots   int
@@ -134,48 +137,66 @@ func New(o Options) *Host {
 // Boot starts the bus and the services under a new boot ID, with the version that was staged, if any. It returns after
 // BootTakes. It fails if the host runs, boots, or is crashed meanwhile.
 func (h *Host) Boot() error {
+	attempt := new(attempt)
 	h.mu.Lock()
-	if h.boot != nil || h.booting {
+	if h.boot != nil || h.booting != nil {
 		h.mu.Unlock()
 		return fmt.Errorf("booting %s: it runs already", h.o.Name)
 	}
-	h.booting = true
+	h.booting = attempt
 	h.mu.Unlock()
 	if h.o.BootTakes > 0 {
 		time.Sleep(h.o.BootTakes)
 	}
-	h.power.lock()
-	defer h.power.unlock()
-	h.mu.Lock()
-	crashed := !h.booting
-	h.booting = false
-	version := cmp.Or(h.staged, h.version)
-	h.mu.Unlock()
-	if crashed {
-		return fmt.Errorf("booting %s: it lost power", h.o.Name)
-	}
-	b := &boot{id: h.newBootID(), began: time.Now(), bus: h.newBus()}
-	b.over, b.end = context.WithCancel(context.Background())
-	if err := h.writeBootFiles(b.id, version); err != nil {
-		return err
-	}
-	h.mu.Lock()
-	h.boot, h.version, h.staged = b, version, ""
-	h.boots++
-	h.mu.Unlock()
-	h.units.reset()
-	err := h.start(b, !h.o.WithoutEngine, true)
+	b, version, err := h.powerOn(attempt)
 	if err != nil {
-		h.down(b)
 		return fmt.Errorf("booting %s: %w", h.o.Name, err)
 	}
 	h.emit(Booted, b.id, version)
 	return nil
 }
 
+// powerOn ends an attempt to boot.
+func (h *Host) powerOn(a *attempt) (b *boot, version string, err error) {
+	h.power.lock()
+	defer h.power.unlock()
+	h.mu.Lock()
+	crashed := h.booting != a
+	if !crashed {
+		h.booting = nil
+	}
+	version = cmp.Or(h.staged, h.version)
+	h.mu.Unlock()
+	if crashed {
+		return nil, "", errors.New("it lost power")
+	}
+	b = &boot{id: h.newBootID(), began: time.Now(), bus: h.newBus()}
+	b.over, b.end = context.WithCancel(context.Background())
+	if err := h.writeBootFiles(b.id, version); err != nil {
+		return nil, "", err
+	}
+	h.mu.Lock()
+	h.boot, h.version, h.staged = b, version, ""
+	h.boots++
+	h.mu.Unlock()
+	h.units.reset(b)
+	if err := h.start(b, !h.o.WithoutEngine, !h.logind.removed.Load()); err != nil {
+		h.down(b)
+		return nil, "", err
+	}
+	return b, version, nil
+}
+
 func (h *Host) newBus() *membus.Bus {
 	bus := membus.New()
 	bus.Fault = h.o.Fault
+	bus.Activate = func(name string) bool {
+		starts := name == loginName && !h.logind.removed.Load()
+		if starts {
+			go h.logind.activate()
+		}
+		return starts
+	}
 	return bus
 }
 
@@ -199,7 +220,7 @@ func (h *Host) start(b *boot, withEngine, withLogind bool) error {
 // what the next boot runs. Crash does nothing if the host is down.
 func (h *Host) Crash() {
 	h.mu.Lock()
-	h.booting = false
+	h.booting = nil
 	b := h.boot
 	h.mu.Unlock()
 	if b == nil {

@@ -377,6 +377,13 @@ func TestLogindRestarts(t *testing.T) {
 		if err := w.logind.Reboot(t.Context()); !errors.Is(err, systemd.ErrAbsent) {
 			t.Errorf("without logind: %v", err)
 		}
+		if _, err := w.logind.BlockingInhibitors(t.Context()); err != nil { // starts logind
+			t.Error(err)
+		}
+		w.Logind().Remove()
+		if _, err := w.logind.BlockingInhibitors(t.Context()); !errors.Is(err, systemd.ErrAbsent) {
+			t.Errorf("without logind: %v", err)
+		}
 		must(t, w.Logind().Start())
 		w.Logind().Hold(Inhibitor{What: "shutdown", Who: "kubelet", Mode: "delay"})
 		must(t, w.logind.Reboot(t.Context()))
@@ -421,10 +428,11 @@ func TestCrash(t *testing.T) {
 		go func() { booted <- w.Boot() }()
 		time.Sleep(time.Second)
 		w.Crash()
-		if err := <-booted; err == nil || w.BootID() != "" {
-			t.Errorf("the host crashed during its boot: %v", err)
-		}
+		began := time.Now()
 		must(t, w.Boot())
+		if err := <-booted; err == nil || time.Since(began) != time.Minute || w.Boots() != 2 {
+			t.Errorf("the host crashed during its boot: %v, %d boots after %v", err, w.Boots(), time.Since(began))
+		}
 		if _, err := w.logind.BlockingInhibitors(t.Context()); err != nil {
 			t.Error(err)
 		}
@@ -442,6 +450,7 @@ func TestCrashAtTheWorstMoment(t *testing.T) {
 			time.Sleep(after)
 			w.Crash()
 			time.Sleep(time.Hour)
+			synctest.Wait()
 			if w.BootID() != "" || rebooted > 1 || rebooted == 1 && after < time.Minute {
 				t.Errorf("a crash after %v: boot %q, Rebooted called %d times", after, w.BootID(), rebooted)
 			}
@@ -461,6 +470,16 @@ func TestCrashAtTheWorstMoment(t *testing.T) {
 			t.Errorf("the host crashed when logind had accepted: %v, boot %q", err, w.BootID())
 		}
 		time.Sleep(time.Hour)
+		w.onEvent = func(e referee.HostEvent) {
+			if e.Kind == Booted {
+				w.Crash()
+			}
+		}
+		must(t, w.Boot())
+		if w.BootID() != "" {
+			t.Error("the host runs after a crash")
+		}
+		w.onEvent = nil
 		must(t, w.Boot())
 	})
 }
@@ -475,8 +494,17 @@ func TestStopping(t *testing.T) {
 		must(t, w.logind.Reboot(t.Context()))
 		must(t, w.WriteUptime())
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		if d := stopping.Sub(began); d != 5*time.Second || w.BootID() == "" {
 			t.Errorf("services were stopped after %v, boot %q", d, w.BootID())
+		}
+		w.Logind().Stop() // systemd has the job
+		if underway, err := w.logind.RebootUnderway(t.Context()); !underway || err != nil {
+			t.Errorf("without logind: under way %t, %v", underway, err)
+		}
+		w.Units().Set("app.service", Unit{Active: "active"})
+		if _, err := w.units.Restart(t.Context(), "app.service", time.Now().Add(time.Minute)); err == nil || !strings.Contains(err.Error(), "is destructive") {
+			t.Errorf("a restart in a shutdown: %v", err)
 		}
 		time.Sleep(10 * time.Second)
 		must(t, w.WriteUptime())

@@ -217,15 +217,19 @@ func (u *Units) started(s *state, d Unit, result string) {
 	u.finish(s, map[bool]string{true: "done", false: "failed"}[result == "success"])
 }
 
-// end stops a unit, and starts it again if that is asked for.
+// end stops a unit, and starts it again if that is asked for. The signal that stops a oneshot in its start is a failure.
 func (u *Units) end(s *state, again bool) {
+	killed := s.run != nil && u.defined[s.name].kind() == "oneshot"
 	u.ended(s, "stopped")
 	s.active, s.sub = "deactivating", "stop-sigterm"
 	u.after(s, u.defined[s.name].StopTakes, func() {
 		s.active, s.sub = "inactive", "dead"
-		if again {
+		switch {
+		case again:
 			u.begin(s)
 			return
+		case killed:
+			s.active, s.sub, s.result = "failed", "failed", "signal"
 		}
 		u.finish(s, "done")
 	})

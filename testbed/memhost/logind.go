@@ -4,10 +4,8 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"maps"
-	"slices"
-	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/godbus/dbus/v5"
@@ -34,33 +32,11 @@ const (
 	Ignore            // answers with success and does nothing
 )
 
-// Inhibitor is a lock as ListInhibitors returns it.
-type Inhibitor struct {
-	What, Who, Why, Mode string
-	UID, PID             uint32
-}
-
-func (i Inhibitor) inhibits(mode string) bool {
-	return i.Mode == mode && slices.Contains(strings.Split(i.What, ":"), "shutdown")
-}
-
-// Session is a login session.
-type Session struct {
-	ID     string
-	User   string
-	UID    uint32
-	Seat   string
-	TTY    string
-	Remote bool
-	Class  string // "" is "user"
-	State  string // "" is "active"
-	Since  time.Time
-}
-
 // Logind is the host's systemd-logind over all boots. Its mode stays until it is set again; sessions and inhibitors last until
 // the next boot. Its methods are safe for concurrent use.
 type Logind struct {
-	h *Host
+	h       *Host
+	removed atomic.Bool
 
 	mu         sync.Mutex
 	mode       RebootMode
@@ -88,8 +64,9 @@ func (l *Logind) OnReboot(mode RebootMode) {
 	l.mode = mode
 }
 
-// Start starts logind again after Stop.
+// Start starts logind again after Stop or Remove.
 func (l *Logind) Start() error {
+	l.removed.Store(false)
 	b := l.h.current()
 	if b == nil {
 		return fmt.Errorf("starting logind: %w", ErrDown)
@@ -97,7 +74,14 @@ func (l *Logind) Start() error {
 	return l.start(b)
 }
 
-// Stop ends logind. It keeps inhibitors and sessions, and forgets a shutdown that waits for inhibitors, as the real one does.
+// activate starts logind because of a query on the bus. It fails only if the bus is gone.
+func (l *Logind) activate() {
+	if b := l.h.current(); b != nil {
+		_ = l.start(b)
+	}
+}
+
+// Stop ends logind. The next query on the bus starts it again; a call to reboot does not. It keeps inhibitors and sessions, and forgets a shutdown that waits for inhibitors, as the real one does.
 func (l *Logind) Stop() {
 	l.stop()
 	l.mu.Lock()
@@ -106,6 +90,12 @@ func (l *Logind) Stop() {
 		s.cancel()
 		l.shutdown = nil
 	}
+}
+
+// Remove takes logind off the host, until Start: the bus does not know how to start it.
+func (l *Logind) Remove() {
+	l.removed.Store(true)
+	l.Stop()
 }
 
 // stop takes logind off the bus.
@@ -275,97 +265,6 @@ func (l *Logind) CancelShutdown() bool {
 	l.h.emit(ShutdownCanceled, b.id, "")
 	l.announce(false)
 	return true
-}
-
-// Hold takes an inhibitor that is held until the test calls release or the host goes down. Nothing is held while the host is
-// down.
-func (l *Logind) Hold(lock Inhibitor) (release func()) {
-	i := &lock
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.inhibitors != nil {
-		l.inhibitors[i] = true
-	}
-	return func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		if l.inhibitors[i] {
-			delete(l.inhibitors, i)
-			close(l.freed)
-			l.freed = make(chan struct{})
-		}
-	}
-}
-
-// Inhibitors returns the inhibitors that are held now.
-func (l *Logind) Inhibitors() []Inhibitor {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	all := []Inhibitor{}
-	for i := range l.inhibitors {
-		all = append(all, *i)
-	}
-	slices.SortFunc(all, func(a, b Inhibitor) int { return strings.Compare(a.Who+a.What, b.Who+b.What) })
-	return all
-}
-
-// holds reports whether an inhibitor of shutdowns is held in this mode.
-func (l *Logind) holds(mode string) bool {
-	return slices.ContainsFunc(l.Inhibitors(), func(i Inhibitor) bool { return i.inhibits(mode) })
-}
-
-// awaitDelays waits until no delay inhibitor is held, for at most InhibitDelayMax.
-func (l *Logind) awaitDelays(ctx context.Context, b *boot) {
-	timer := time.NewTimer(l.h.o.InhibitDelayMax)
-	defer timer.Stop()
-	for {
-		l.mu.Lock()
-		freed := l.freed
-		l.mu.Unlock()
-		if !l.holds("delay") {
-			return
-		}
-		select {
-		case <-freed:
-		case <-timer.C:
-			return
-		case <-ctx.Done():
-			return
-		}
-	}
-}
-
-// SetSessions sets the login sessions until the next boot.
-func (l *Logind) SetSessions(sessions ...Session) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.sessions = map[string]Session{}
-	for _, s := range sessions {
-		l.sessions[s.ID] = s
-	}
-}
-
-func sessionPath(id string) dbus.ObjectPath {
-	return loginPath + "/session/_" + dbus.ObjectPath(fmt.Sprintf("%x", id))
-}
-
-type sessionRow struct {
-	ID   string
-	UID  uint32
-	User string
-	Seat string
-	Path dbus.ObjectPath
-}
-
-func (l *Logind) listSessions() ([]sessionRow, *dbus.Error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	rows := []sessionRow{}
-	for _, id := range slices.Sorted(maps.Keys(l.sessions)) {
-		s := l.sessions[id]
-		rows = append(rows, sessionRow{s.ID, s.UID, s.User, s.Seat, sessionPath(s.ID)})
-	}
-	return rows, nil
 }
 
 func (l *Logind) setWall(text string, _ bool) *dbus.Error {

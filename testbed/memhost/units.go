@@ -153,10 +153,10 @@ func (u *Units) ActiveState(name string) string {
 }
 
 // reset begins the states of a new boot.
-func (u *Units) reset() {
+func (u *Units) reset(b *boot) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.boot, u.states, u.shuttingDown = u.h.current(), map[string]*state{}, false
+	u.boot, u.states, u.shuttingDown = b, map[string]*state{}, false
 }
 
 // powerLost ends the runs of a boot.

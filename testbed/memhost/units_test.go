@@ -82,7 +82,7 @@ func TestHangingUnit(t *testing.T) {
 			_, err := runTarget(w, time.Minute)
 			result <- err
 		}()
-		time.Sleep(time.Hour)
+		time.Sleep(10 * time.Minute)
 		if a := w.Units().ActiveState("a.service"); a != "activating" || len(result) > 0 {
 			t.Errorf("a.service is %s, %d results", a, len(result))
 		}
@@ -90,6 +90,9 @@ func TestHangingUnit(t *testing.T) {
 		must(t, w.units.StopTarget(t.Context(), target))
 		if d := time.Since(began); d < 20*time.Second || d > 22*time.Second {
 			t.Errorf("the stop took %v", d)
+		}
+		if a := w.Units().ActiveState("a.service"); a != "failed" { // as seen with the real systemd
+			t.Errorf("a.service is %s after the stop of its start", a)
 		}
 		<-result
 		go func() {
@@ -133,7 +136,18 @@ func TestManage(t *testing.T) {
 		if _, err := w.units.Restart(t.Context(), "app.service", by()); err == nil || !strings.Contains(err.Error(), "failed (timeout)") {
 			t.Errorf("a start that hangs: %v", err)
 		}
-		w.Units().Set("app.service", Unit{Type: "notify"})
+		stopped := make(chan error)
+		go func() {
+			_, err := w.units.Restart(t.Context(), "app.service", by())
+			stopped <- err
+		}()
+		time.Sleep(time.Second)
+		w.Units().request("StopUnit", "app.service")
+		if err := <-stopped; err == nil || !strings.Contains(err.Error(), "canceled") {
+			t.Errorf("a start that is called off: %v", err)
+		}
+		time.Sleep(time.Second)
+		w.Units().Set("app.service", Unit{Type: "notify", Active: "failed"})
 		if left, err := w.units.Restart(t.Context(), "app.service", by()); left != "" || err != nil {
 			t.Errorf("restart of a failed unit: %q, %v", left, err)
 		}
@@ -148,7 +162,7 @@ func TestManage(t *testing.T) {
 		must(t, w.units.DaemonReload(t.Context(), by()))
 		want := []string{
 			"TryRestartUnit app.service", "ReloadUnit app.service", "ReloadUnit app.service", "TryRestartUnit app.service",
-			"RestartUnit app.service", "RestartUnit app.service", "Reload",
+			"RestartUnit app.service", "RestartUnit app.service", "StopUnit app.service", "RestartUnit app.service", "Reload",
 		}
 		if jobs := w.Units().Jobs(); !slices.Equal(jobs, want) {
 			t.Errorf("jobs %q", jobs)

@@ -102,7 +102,7 @@ func New(dir string, o Options) *Fleet {
 	})
 	f.Server.Observe(f.wrote)
 	f.Admin = f.client(userAdmin, "kubectl")
-	f.apply(spec)
+	f.apply()
 	f.tasks.Go(f.runControllers)
 	f.tasks.Go(func() { f.Server.RunBudgets(f.ctx, 100*time.Millisecond) })
 	for i := range o.Hosts {
@@ -197,19 +197,26 @@ func (f *Fleet) Verdict() string {
 	return strings.Join(lines, "\n")
 }
 
-// apply creates the Lease and the policy.
-func (f *Fleet) apply(spec v1alpha1.DisruptionPolicySpec) {
+// apply creates what `lockkeeper manifests` prints, as far as the API server in memory needs it.
+func (f *Fleet) apply() {
 	own := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.DefaultLeaseNamespace}}
 	_, err := f.Admin.CoreV1().Namespaces().Create(f.ctx, own, metav1.CreateOptions{})
 	f.must(err)
+	f.createLease()
+	f.createPolicy()
+}
+
+func (f *Fleet) createLease() {
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.DefaultLeaseNamespace, Name: v1alpha1.DefaultLeaseName}}
-	_, err = f.Admin.CoordinationV1().Leases(lease.Namespace).Create(f.ctx, lease, metav1.CreateOptions{})
+	_, err := f.Admin.CoordinationV1().Leases(lease.Namespace).Create(f.ctx, lease, metav1.CreateOptions{})
 	f.must(err)
+}
+
+func (f *Fleet) createPolicy() {
 	kinds, err := f.Admin.OwnKinds()
 	f.must(err)
-	p := &v1alpha1.DisruptionPolicy{Spec: spec}
-	p.Name = v1alpha1.DefaultPolicyName
-	p.Spec.Priority = v1alpha1.MinPriority
+	p := &v1alpha1.DisruptionPolicy{Spec: f.opts.spec()}
+	p.Name, p.Spec.Priority = v1alpha1.DefaultPolicyName, v1alpha1.MinPriority
 	f.must(kinds.Post().Resource("disruptionpolicies").Body(p).Do(f.ctx).Error())
 }
 

@@ -208,7 +208,7 @@ type Shape struct {
 	Hostile bool
 }
 
-const minFaults, maxFaults = 20, 100
+const minFaults, maxFaults = 40, 400
 
 // NewPlan makes a plan from a seed. The same seed and shape make the same plan.
 func NewPlan(seed uint64, s Shape) Plan {

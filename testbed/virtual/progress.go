@@ -2,8 +2,11 @@ package virtual
 
 import (
 	"fmt"
+	"net/http"
 	"strings"
 	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/node/turn"
@@ -78,13 +81,34 @@ func (f *Fleet) clearFailed() {
 	}
 }
 
-// Clean ends what admins began and the plan does not end: cordons of their own, or those that they took over with a node
-// that they detached by force; budgets that block drains, which a store that was rewound has again.
+// Clean ends what admins began and the plan has not ended, because the admins' request was refused or a store that was rewound
+// has it again: intents, a stop, changes of the policy, budgets that block drains, and cordons that are not lockkeeper's. An
+// admin who detaches a node by force takes over its cordon.
 func (f *Fleet) Clean() {
+	p := f.exec.people
 	for _, m := range f.hosts {
-		if obj := f.Node(m.name); obj != nil && obj.Spec.Unschedulable && obj.Annotations[v1alpha1.AnnotationCordon] == "" {
-			f.exec.people.patchNode(admin, m.name, cordon(false))
-		}
 		f.AllowDrains(m.name)
+		obj := f.Node(m.name)
+		if obj == nil {
+			continue
+		}
+		for _, key := range []string{v1alpha1.AnnotationPaused, v1alpha1.AnnotationDetached} {
+			if _, has := obj.Annotations[key]; has {
+				p.patchNode(admin, m.name, annotate(key, nil))
+			}
+		}
+		if obj.Labels[v1alpha1.LabelManaged] != "" {
+			p.patchNode(admin, m.name, label(v1alpha1.LabelManaged, nil))
+		}
+		if _, ours := obj.Annotations[v1alpha1.AnnotationCordon]; obj.Spec.Unschedulable && !ours {
+			p.patchNode(admin, m.name, cordon(false))
+		}
 	}
+	if lease, ok := f.Server.Get("leases", v1alpha1.DefaultLeaseNamespace, v1alpha1.DefaultLeaseName).(*coordinationv1.Lease); !ok {
+		f.createLease()
+	} else if _, stopped := lease.Annotations[v1alpha1.AnnotationStop]; stopped {
+		p.do(admin, http.MethodPatch, leasePath, annotate(v1alpha1.AnnotationStop, nil), nil)
+	}
+	p.do(admin, http.MethodDelete, policiesPath+"/"+v1alpha1.DefaultPolicyName, nil, nil)
+	f.createPolicy()
 }
