@@ -116,7 +116,7 @@ var kinds = map[Kind]kind{
 	kindBusSlow:       {weight: 3, least: 10 * time.Millisecond, most: 15 * time.Second},
 	kindLogind:        {weight: 4, modes: []string{string(logindRefuses), string(logindLoses), string(logindIgnores)}, least: time.Second, most: 5 * time.Minute},
 	kindLogindRestart: {weight: 2},
-	kindStage:         {weight: 5, versioned: true},
+	kindStage:         {weight: 12, versioned: true},
 	kindWithdraw:      {weight: 5, versioned: true, least: time.Second, most: 10 * time.Minute},
 
 	kindOutage:     {weight: 3, cluster: true, modes: []string{modeError, modeSilent}, least: time.Second, most: 3 * time.Minute},

@@ -3,6 +3,7 @@ package virtual
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -242,14 +243,10 @@ func weights(hostile bool) []Kind {
 
 func pick[T any](r *rand.Rand, from []T) T { return from[r.IntN(len(from))] }
 
-// duration returns a duration between the two. Short ones are more likely: each order of magnitude is as likely as the next.
+// duration returns a duration between the two. Each order of magnitude is as likely as the next.
 func (g *generator) duration(least, most time.Duration) time.Duration {
-	d := least
-	for d < most && g.IntN(3) > 0 {
-		d *= 2
-	}
-	d += time.Duration(g.Int64N(int64(max(d, 1))))
-	return min(d, most).Round(time.Millisecond)
+	d := time.Duration(float64(least) * math.Pow(float64(most)/float64(least), g.Float64()))
+	return max(d.Round(time.Millisecond), least)
 }
 
 func (g *generator) fault() Fault {

@@ -293,6 +293,18 @@ func TestFreeze(t *testing.T) {
 	})
 }
 
+// TestFreezeKeepsAnAnswer: an answer that comes while the process is frozen comes in at Thaw.
+func TestFreezeKeepsAnAnswer(t *testing.T) {
+	bubble(t, []Fault{{Kind: kindAnswerLate, For: time.Second}}, func(t *testing.T, _ *standIn, _ *script, rt *Transport) {
+		start := time.Now()
+		time.AfterFunc(500*time.Millisecond, rt.Freeze)
+		time.AfterFunc(time.Minute, rt.Thaw)
+		if _, err := rt.RoundTrip(newRequest(t.Context(), t, http.MethodGet, "/api/v1/nodes/n1", "")); err != nil || time.Since(start) != time.Minute {
+			t.Errorf("%v after %v, expected an answer after 1m", err, time.Since(start))
+		}
+	})
+}
+
 // TestMoments: a fault that is not the request's happens before it, when it has landed, or after its answer; and a process that is killed in its
 // own request does not wait for itself.
 func TestMoments(t *testing.T) {

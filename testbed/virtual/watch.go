@@ -69,9 +69,7 @@ func (w *watch) Close() error {
 
 // receive puts the API server's events into the queue.
 func (w *watch) receive(body io.ReadCloser, binary bool) {
-	stop := context.AfterFunc(w.ctx, func() { body.Close() })
 	defer body.Close()
-	defer stop()
 	reader := bufio.NewReader(body)
 	for {
 		line, err := readFrame(reader, binary)
