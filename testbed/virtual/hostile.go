@@ -274,7 +274,7 @@ func (e *executor) repeat(f Fault, every time.Duration, do func(r *rand.Rand, i 
 	}
 	until := time.Now().Add(f.For)
 	e.start(func() {
-		for i := 1; time.Until(until) >= every && pause(e.ending, every) == nil; i++ {
+		for i := 1; time.Until(until) > every && pause(e.ending, every) == nil; i++ {
 			do(r, i)
 		}
 	})

@@ -67,8 +67,13 @@ func (a as) RoundTrip(hr *http.Request) (*http.Response, error) {
 	code := 200
 	switch {
 	case hr.Method == http.MethodPost:
+		name := path + "/" + body["metadata"].(map[string]any)["name"].(string)
+		if o.objects[name] != nil {
+			code = 409
+		} else {
+			o.objects[name] = body
+		}
 		obj = body
-		o.objects[path+"/"+body["metadata"].(map[string]any)["name"].(string)] = body
 	case hr.Method == http.MethodGet && path == policiesPath:
 		obj = map[string]any{"items": []any{}}
 		for _, key := range slices.Sorted(maps.Keys(o.objects)) {
@@ -231,6 +236,7 @@ func TestPeople(t *testing.T) {
 		"30s uncordon n1":                                               {node("spec", "unschedulable"), "false", "false"},
 		"30s lie n1 for=1m mode=wants-unknown":                          {node("metadata", "labels"), `{"` + key + `wants":"everything"}`, `{"` + key + `wants":"everything"}`},
 		"30s lie n1 for=1m mode=mark":                                   {node("spec", "unschedulable"), "true", "false"},
+		"30s intent n1 for=1m mode=detached\n32s retry n1":              {annotations, `{"` + key + `detached":"mine"}`, `{}`},
 		"30s thief for=1m mode=lease":                                   {lease("spec", "holderIdentity"), `"thief_0001"`, `"thief_0001"`},
 	} {
 		t.Run(text, func(t *testing.T) {
@@ -244,6 +250,60 @@ func TestPeople(t *testing.T) {
 				t.Errorf("after it, it is %s, expected %s; the trace:\n%v", got, c.after, log)
 			}
 		})
+	}
+}
+
+// TestTurnOfANode: an admin clears the turn that the node is in, or else its last one, and confirms its hooks.
+func TestTurnOfANode(t *testing.T) {
+	inTurn := map[string]string{
+		v1alpha1.AnnotationTurn:  "t2",
+		v1alpha1.AnnotationLast:  `{"turn":"t1","result":"Failed","end":"2000-01-01T00:00:00Z"}`,
+		v1alpha1.AnnotationGrant: `{"turn":"t2","epoch":"e","nodeUID":"u","wants":"reboot","terms":{"beforeDrain":[{"name":"a"}],"beforeUncordon":[{"name":"b"}]}}`,
+	}
+	last := maps.Clone(inTurn)
+	delete(last, v1alpha1.AnnotationTurn)
+	delete(last, v1alpha1.AnnotationGrant)
+	for _, c := range []struct {
+		text        string
+		annotations map[string]string
+		want        map[string]string
+	}{
+		{"30s retry n1", inTurn, map[string]string{v1alpha1.AnnotationRetry: "t2"}},
+		{"30s retry n1", last, map[string]string{v1alpha1.AnnotationRetry: "t1"}},
+		{"30s retry n1", nil, nil},
+		{"30s confirm n1 mode=right", inTurn, map[string]string{"hook.lockkeeper.dev/a": "t2", "hook.lockkeeper.dev/b": "t2"}},
+		{"30s confirm n1 mode=stale", inTurn, map[string]string{"hook.lockkeeper.dev/a": "another-turn", "hook.lockkeeper.dev/b": "another-turn"}},
+		{"30s confirm n1 mode=right", last, nil},
+	} {
+		_, fleet, _ := play(t, c.text, func(t *testing.T, _ *executor, fleet *fakeFleet) {
+			n := nodes()[0]
+			n.Annotations = c.annotations
+			fleet.server = newObjects(n)
+		})
+		got := map[string]string{}
+		for _, p := range fleet.server.patches {
+			for key, value := range p.doc["metadata"].(map[string]any)["annotations"].(map[string]any) {
+				got[key] = value.(string)
+			}
+		}
+		if !maps.Equal(got, c.want) {
+			t.Errorf("%s writes %v, expected %v", c.text, got, c.want)
+		}
+	}
+}
+
+// TestLiesAreRepeated: a host that lies all the time writes at its interval, until the fault is over.
+func TestLiesAreRepeated(t *testing.T) {
+	_, fleet, _ := play(t, "30s lie n1 for=5s mode=wants-flap", nil)
+	var got []string
+	for _, p := range fleet.server.patches {
+		got = append(got, fmt.Sprint(p.user, p.doc))
+	}
+	flap := func(wants string) string {
+		return "system:node:n1map[metadata:map[labels:map[lockkeeper.dev/wants:" + wants + "]]]"
+	}
+	if want := []string{flap("reboot"), flap("nothing"), flap("reboot"), flap("nothing"), flap("reboot")}; !slices.Equal(got, want) {
+		t.Errorf("it writes %q, expected %q", got, want)
 	}
 }
 
@@ -372,6 +432,8 @@ func TestExecutor(t *testing.T) {
 		"30s cut-watches mode=pods":                  `30s CutWatches "pods"`,
 		"30s compact":                                "30s Compact",
 		"2m10s rewind for=1m":                        "2m10s Restore 1m0s",
+		"2m10s rewind for=1m\n2m30s rewind for=10s":  "2m10s Restore 1m0s, 2m30s Restore 2m20s",
+		"2m10s rewind for=1m\n2m15s rewind for=14s":  "2m10s Restore 1m0s, 2m15s Restore 1m0s",
 		"2m10s rewind for=1h":                        "",
 		"30s replace-node n1 for=1m":                 "1m30s RestartKubelet n1",
 		"30s budget n2 for=1m":                       "30s BlockDrains n2, 1m30s AllowDrains n2",
