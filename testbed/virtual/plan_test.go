@@ -1,6 +1,7 @@
 package virtual
 
 import (
+	"cmp"
 	"encoding/json"
 	"maps"
 	"slices"
@@ -42,6 +43,9 @@ func TestPlansHaveEveryKind(t *testing.T) {
 		p := NewPlan(seed, shape)
 		if n := len(p.Faults); n < minFaults || n > maxFaults {
 			t.Errorf("seed %d has %d faults", seed, n)
+		}
+		if !slices.IsSortedFunc(p.Faults, func(a, b Fault) int { return cmp.Compare(a.At.After, b.At.After) }) {
+			t.Errorf("seed %d is not in the order of time", seed)
 		}
 		for _, f := range p.Faults {
 			s := f.Kind.spec()
