@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -133,7 +134,7 @@ type cost struct {
 	limit      int64
 	elapsed    time.Duration
 	err        error // why it has no result, such as its cost
-	asks       bool  // it asks the authorizer
+	asks       bool  // it asks the authorizer, or a variable that it reads does
 	passed     bool  // no validation in it refuses the write
 }
 
@@ -162,7 +163,9 @@ func (p *admissionPolicy) measure(ctx context.Context, w *write) []cost {
 	request := plugin.CreateAdmissionRequest(attributes, metav1.GroupVersionResource(w.resource), metav1.GroupVersionKind(w.kind))
 	one := func(what, expression string, c plugin.ConditionEvaluator, bindings plugin.OptionalVariableBindings, limit int64) cost {
 		out := evaluate(ctx, what, c, versioned, request, bindings, limit)
-		out.asks = strings.Contains(expression, "authorizer.")
+		out.asks = strings.Contains(expression, "authorizer.") || slices.ContainsFunc(p.spec.Variables, func(v admissionregistrationv1.Variable) bool {
+			return strings.Contains(v.Expression, "authorizer.") && strings.Contains(expression, "variables."+v.Name)
+		})
 		return out
 	}
 	authorized := plugin.OptionalVariableBindings{Authorizer: nothing{}}

@@ -93,7 +93,8 @@ func rules(t *testing.T) []rule {
 
 		{"lockkeeper-policies", "is-not-the-garbage-collector", "writing or deleting a policy without rulesOnly needs the verb rollout",
 			asUser(t, "system:serviceaccount:kube-system:generic-garbage-collector"), deletePolicyAs("theirs")},
-		{"lockkeeper-policies", "may-not-decide-rollouts", "writing or deleting a policy without rulesOnly needs the verb rollout", admin, createPolicyAs("mine", `{}`)},
+		{"lockkeeper-policies", "", "spec.nodeSelector has keys that no label can have: not a key; expected", admin, createPolicyAs("mine", `{"nodeSelector":{"matchLabels":{"not a key":"x"}}}`)},
+		{"lockkeeper-policies", "", "spec.nodeSelector has values that no label can have: a b; expected", admin, createPolicyAs("mine", `{"nodeSelector":{"matchLabels":{"pool":"a b"}}}`)},
 		{"lockkeeper-policies", "", "writing or deleting a policy without rulesOnly needs the verb rollout", tess, createPolicyAs("mine", `{"priority":-10}`)},
 		{"lockkeeper-policies", "", "a policy with rulesOnly and a priority of 0 or more needs the verb rollout", tess, deletePolicyAs("ranked")},
 		{"lockkeeper-policies", "", "rules for OSUpdate, Sentinel and Request need the verb rollout", tess, deletePolicyAs("held-back")},

@@ -311,6 +311,7 @@ var teamActs = []act{
 	{"ignore a sentinel", createPolicyAs("mine", `{"rulesOnly":true,"priority":-10,"rules":[{"source":"Sentinel","path":"/run/reboot-required","actions":[{"type":"None"}]}]}`), policyWriters},
 	{"ignore requests", patchPolicyAs("team", `{"spec":{"rules":[{"source":"Request","actions":[{"type":"None"}]}]}}`), policyWriters},
 	{"let a version through that is held back", deletePolicyAs("held-back"), policyWriters},
+	{"hold every node with a selector that is not valid", patchPolicyAs("team", `{"spec":{"nodeSelector":{"matchLabels":{"pool":"web 2"}}}}`), policyWriters},
 	{"write the status of its policy", patchPolicyAs("team/status", `{"status":{"observedGeneration":9}}`), rbac},
 }
 
