@@ -37,9 +37,13 @@ import (
 	"lockkeeper.dev/lockkeeper/policy"
 )
 
-// The test binary is also the real one: with this in its environment it runs
-// main.
-const beMain = "LOCKKEEPER_TEST_MAIN"
+// The test binary is also the real one: with beMain in its environment it runs
+// main. With noSleep, a process does not sleep for a second when it ends, which it
+// does when it is built with -race.
+const (
+	beMain  = "LOCKKEEPER_TEST_MAIN"
+	noSleep = "GORACE=atexit_sleep_ms=0"
+)
 
 func TestMain(m *testing.M) {
 	if os.Getenv(beMain) != "" {
@@ -55,7 +59,7 @@ func lockkeeper(t *testing.T, dir string, env []string, args ...string) (stdout,
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
 	cmd.Dir = dir
-	cmd.Env = append([]string{beMain + "=1", "HOME=" + dir, "PATH=/nowhere"}, env...)
+	cmd.Env = append([]string{beMain + "=1", noSleep, "HOME=" + dir, "PATH=/nowhere"}, env...)
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	err := cmd.Run()
@@ -1008,7 +1012,7 @@ func pty(t *testing.T, dir string, columns uint16, env []string, input string, a
 	}
 	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
 	cmd.Dir, cmd.Stdin, cmd.Stdout, cmd.Stderr = dir, terminal, terminal, terminal
-	cmd.Env = append([]string{beMain + "=1", "HOME=" + dir, "PATH=/nowhere", "TERM=xterm"}, env...)
+	cmd.Env = append([]string{beMain + "=1", noSleep, "HOME=" + dir, "PATH=/nowhere", "TERM=xterm"}, env...)
 	cmd.SysProcAttr = &unix.SysProcAttr{Setsid: true, Setctty: true} // Ctrl-C is a signal
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
