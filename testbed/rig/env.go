@@ -10,9 +10,11 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/simhost"
 )
 
-// Binary builds lockkeeper with the race detector and returns its path. TestMain calls it. Binary ends the process if the build fails. If the
-// environment variable LK is set, Binary returns that path instead, so that you can run the tests against a binary with a known bug.
+// Binary builds lockkeeper with the race detector and returns its path. TestMain calls it. Binary ends the process if the build fails. It sets
+// GORACE for the commands that the tests run. If the environment variable LK is set, Binary returns that path instead, so that you can run the
+// tests against a binary with a known bug.
 func Binary() string {
+	os.Setenv("GORACE", simhost.RaceOptions) // this process has read its own before
 	path := os.Getenv("LK")
 	if path != "" {
 		return path

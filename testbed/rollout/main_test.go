@@ -1,9 +1,7 @@
 package rollout
 
 import (
-	"context"
 	"flag"
-	"fmt"
 	"os"
 	"testing"
 	"time"
@@ -23,11 +21,7 @@ var (
 func TestMain(m *testing.M) {
 	flag.Set("test.parallel", "3") // the tests mostly wait, for polls and for Leases
 	flag.Parse()
-	var err error
-	if binary, err = simhost.BuildLockkeeperRace(context.Background(), os.Stderr); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
+	binary = rig.Binary()
 	os.Exit(controlplane.RunTestsApart(m, controlplane.Options{Audit: true}, func(p *controlplane.Pool) {
 		pool = p
 		gatePool = p.With(controlplane.Options{Without: []controlplane.Component{controlplane.Scheduler, controlplane.Ballast, controlplane.Pods}})

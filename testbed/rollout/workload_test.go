@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
@@ -65,26 +64,6 @@ func (b *blockade) bait() {
 		return slices.ContainsFunc(pods, func(p *corev1.Pod) bool { return p.Name == "bait" && controlplane.PodReady(p) })
 	})
 	b.s.Must(err)
-}
-
-// describe describes the budget and the pods for a log.
-func (b *blockade) describe() string {
-	ctx := b.s.Within(rig.Soon)
-	p, err := b.s.ControlPlane.Client().PolicyV1().PodDisruptionBudgets(b.namespace).Get(ctx, "db", metav1.GetOptions{})
-	if err != nil {
-		return err.Error()
-	}
-	var text strings.Builder
-	fmt.Fprintf(&text, "budget: %d of %d healthy, %d evictions allowed, %v being disrupted;", p.Status.CurrentHealthy, p.Status.ExpectedPods,
-		p.Status.DisruptionsAllowed, p.Status.DisruptedPods)
-	pods, err := b.s.ControlPlane.Client().CoreV1().Pods(b.namespace).List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return err.Error()
-	}
-	for _, p := range pods.Items {
-		fmt.Fprintf(&text, " %s on %q %s ready=%t deleted=%v;", p.Name, p.Spec.NodeName, p.Status.Phase, controlplane.PodReady(&p), p.DeletionTimestamp)
-	}
-	return text.String()
 }
 
 // remove deletes the workload before the nodes of the next test exist, which have the same names.

@@ -28,6 +28,10 @@ func BuildLockkeeper(ctx context.Context, log io.Writer) (string, error) {
 	return plainBuild.get(ctx, log)
 }
 
+// RaceOptions is what to set GORACE to for a binary with the race detector. The first race ends it. Without the second option it would sleep for
+// a second whenever it ends, and so in each reboot of its host.
+const RaceOptions = "halt_on_error=1 atexit_sleep_ms=0"
+
 // BuildLockkeeperRace is BuildLockkeeper with the race detector, which needs a C compiler. The binary logs a race and exits with status 66.
 // It is built without -trimpath, so that the build reuses the libraries in Go's cache from tests that were built with -race.
 func BuildLockkeeperRace(ctx context.Context, log io.Writer) (string, error) {

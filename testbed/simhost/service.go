@@ -94,7 +94,7 @@ func (s *service) spawnLocked() (*process, error) {
 		"PATH=" + os.Getenv("PATH"), "HOME=" + h.dir.path, "TMPDIR=" + h.dir.path,
 		"DBUS_SYSTEM_BUS_ADDRESS=" + s.boot.theBus().address,
 		"NOTIFY_SOCKET=" + h.dir.join(notifySocket),
-		"GORACE=halt_on_error=1", // only a binary with the race detector reads it
+		"GORACE=" + RaceOptions, // only a binary with the race detector reads it
 	}, h.opts.Env...)
 	cmd.Stdout, cmd.Stderr = h.output, h.output
 	h.notify.reset()

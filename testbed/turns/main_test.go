@@ -30,11 +30,7 @@ var (
 func TestMain(m *testing.M) {
 	flag.Set("test.parallel", "100") // see atOnce
 	flag.Parse()
-	var err error
-	if binary, err = simhost.BuildLockkeeperRace(context.Background(), os.Stderr); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
+	binary = rig.Binary()
 	os.Exit(controlplane.RunTests(complete{m}, controlplane.Options{}, func(c *controlplane.ControlPlane) { cp = c }))
 }
 
