@@ -103,6 +103,7 @@ func (it *item) asEvent(k *kind) runtime.Object {
 		panic(fmt.Sprintf("converting a stored Event: %v", err))
 	}
 	obj.GetObjectKind().SetGroupVersionKind(k.gvk())
+	obj.(metav1.Object).SetManagedFields(it.obj.(metav1.Object).GetManagedFields())
 	return obj
 }
 
@@ -208,6 +209,9 @@ func decode(k *kind, contentType string, body []byte) (object, error) {
 	gv := k.gvr.GroupVersion().String()
 	if was := text(u, "apiVersion"); was != "" && was != gv {
 		return nil, fmt.Errorf("the API version in the data (%s) does not match the expected API version (%s)", was, gv)
+	}
+	if was := text(u, "kind"); was != "" && was != k.kind {
+		return nil, fmt.Errorf("%s %s cannot be handled as a %s", gv, was, k.kind)
 	}
 	u["apiVersion"], u["kind"] = gv, k.kind
 	return u, nil

@@ -69,9 +69,7 @@ func (q *request) eviction() (*policyv1.Eviction, error) {
 // removeEvicted adds the condition of an eviction to the pod, and deletes it.
 func (s *Server) removeEvicted(q *request, it *item, o *metav1.DeleteOptions) error {
 	if p := o.Preconditions; p != nil && !q.dryRun {
-		named := *q
-		named.k = &kind{gvr: schema.GroupVersionResource{Resource: "Pod"}}
-		if err := named.precondition(it.obj.(metav1.Object), p); err != nil {
+		if err := q.precondition(it.obj.(metav1.Object), p); err != nil {
 			return err
 		}
 	}
@@ -85,7 +83,11 @@ func (s *Server) removeEvicted(q *request, it *item, o *metav1.DeleteOptions) er
 				return apierrors.NewInternalError(err)
 			}
 			u["apiVersion"], u["kind"] = "v1", "Pod"
-			if it, err = s.store(q, it, u); err != nil {
+			internal := *q // the server's own write leaves managedFields alone
+			if internal.applied = it.managed; it.managed == nil {
+				internal.applied = []owner{}
+			}
+			if it, err = s.store(&internal, it, u); err != nil {
 				return err
 			}
 			if p := o.Preconditions; p != nil && p.ResourceVersion != nil {

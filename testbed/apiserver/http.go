@@ -151,7 +151,8 @@ func statusOf(err error) *metav1.Status {
 	return &status
 }
 
-// mediaOf returns the first media type that the client accepts and the server has for the kind.
+// mediaOf returns the first media type that the client accepts and the server has for the kind, "" if there is none. k is nil for answers that are not
+// about a kind.
 func mediaOf(r *http.Request, k *kind) string {
 	for accepted := range strings.SplitSeq(r.Header.Get("Accept"), ",") {
 		media, params, err := mime.ParseMediaType(strings.TrimSpace(accepted))
@@ -161,9 +162,12 @@ func mediaOf(r *http.Request, k *kind) string {
 		switch {
 		case media == mediaProto && (k == nil || !k.custom):
 			return mediaProto
-		case media == mediaJSON:
+		case media == mediaJSON, media == "*/*", media == "application/*":
 			return mediaJSON
 		}
+	}
+	if r.Header.Get("Accept") != "" && k != nil {
+		return ""
 	}
 	return mediaJSON
 }
@@ -177,6 +181,10 @@ func (s *Server) serve(user string, r *http.Request, body []byte) (*answer, erro
 		return s.serveOther(user, r)
 	}
 	q.body = body
+	if q.media == "" {
+		return nil, &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: http.StatusNotAcceptable, Reason: metav1.StatusReasonNotAcceptable,
+			Message: "only the following media types are accepted: application/json"}}
+	}
 	if q.verb == "" {
 		return nil, apierrors.NewMethodNotSupported(q.k.resource(), r.Method)
 	}
@@ -218,8 +226,8 @@ func forbidden(q *request, resource string) error {
 	if q.namespace != "" {
 		scope = fmt.Sprintf("in the namespace %q", q.namespace)
 	}
-	return apierrors.NewForbidden(q.k.resource(), q.name, fmt.Errorf("User %q cannot %s resource %q in API group %q %s",
-		q.user, q.verb, resource, q.k.gvr.Group, scope))
+	why := fmt.Sprintf("User %q cannot %s resource %q in API group %q %s", q.user, q.verb, resource, q.k.gvr.Group, scope)
+	return apierrors.NewForbidden(q.k.resource(), q.name, errors.New(why))
 }
 
 // parse reads a request for a resource. It returns false for another path.

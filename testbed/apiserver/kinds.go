@@ -1,6 +1,7 @@
 package apiserver
 
 import (
+	"maps"
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -30,6 +31,8 @@ type kind struct {
 	created func(object)
 	// selectable are the paths that field selectors may name, besides metadata.name and metadata.namespace.
 	selectable []string
+	// ownerless are fields that the server sets itself, so that no manager owns them, in the form of FieldsV1.
+	ownerless object
 	// event is set for events.k8s.io, whose objects are stored as Events of the core API.
 	event bool
 }
@@ -54,6 +57,7 @@ var kinds = func() map[string]*kind {
 	for _, k := range []*kind{
 		{gvr: core.WithResource("nodes"), kind: "Node", status: true, blind: true, selectable: []string{"spec.unschedulable"}},
 		{gvr: core.WithResource("pods"), kind: "Pod", namespaced: true, status: true, generation: true, blind: true, created: newPod,
+			ownerless: object{"f:spec": object{"f:priority": object{}, "f:preemptionPolicy": object{}}},
 			selectable: []string{"spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "spec.serviceAccountName", "spec.hostNetwork",
 				"status.phase", "status.podIP", "status.nominatedNodeName"}},
 		{gvr: core.WithResource("namespaces"), kind: "Namespace", status: true, blind: true, created: newNamespace, selectable: []string{"status.phase"}},
@@ -191,9 +195,7 @@ var eventNames = [][2]string{
 
 func rename(u object, toCore bool) object {
 	out := make(object, len(u))
-	for k, v := range u {
-		out[k] = v
-	}
+	maps.Copy(out, u)
 	for _, n := range eventNames {
 		from, to := n[1], n[0]
 		if toCore {
@@ -217,4 +219,23 @@ func (k *kind) newObject() (runtime.Object, error) { return typesOf.New(k.gvk())
 // listKind is the kind of a list.
 func (k *kind) listKind() string { return k.kind + "List" }
 
-var statusKind = metav1.SchemeGroupVersion.WithKind("Status")
+var statusKind = metav1.Unversioned.WithKind("Status")
+
+// dropsStatus reports whether a new object begins without the status in the request.
+func (k *kind) dropsStatus() bool { return k.status && k.kind != "Node" }
+
+// zero returns the fields that even an empty object has.
+func (k *kind) zero() object {
+	if k.custom {
+		return object{}
+	}
+	obj, err := k.newObject()
+	if err != nil {
+		panic(err)
+	}
+	u, err := runtime.DefaultUnstructuredConverter.ToUnstructured(obj)
+	if err != nil {
+		panic(err)
+	}
+	return ownable(u)
+}

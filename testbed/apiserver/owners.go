@@ -11,11 +11,14 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
 // owner is an entry of managedFields.
 type owner struct {
 	manager, sub string
+	version      string // the apiVersion of the request
 	operation    metav1.ManagedFieldsOperationType
 	time         metav1.Time
 	fields       object // as in FieldsV1: "f:" and the key, down to empty objects. Lists are atomic.
@@ -43,15 +46,34 @@ func ownable(u object) object {
 	return u
 }
 
+// ownable is the same for a stored object, in the form in which the kind is served.
+func (k *kind) ownable(u object) object {
+	if k.event {
+		u = toEvents(u)
+	}
+	return ownable(u)
+}
+
 // leaves returns the fields of a value.
 func leaves(v any) object {
 	set := object{}
 	if m, ok := v.(object); ok {
 		for k, v := range m {
-			set["f:"+k] = leaves(v)
+			set["f:"+k] = leavesOf(k, v)
 		}
 	}
 	return set
+}
+
+// atomic are the objects that a manager owns as a whole.
+var atomic = map[string]bool{"involvedObject": true, "regarding": true, "selector": true, "nodeSelector": true}
+
+// leavesOf returns the fields of the value at a key.
+func leavesOf(key string, v any) object {
+	if atomic[key] {
+		return object{}
+	}
+	return leaves(v)
 }
 
 // diff returns the fields that were added or changed, and those that were removed.
@@ -62,7 +84,7 @@ func diff(old, is object) (set, gone object) {
 		m, isMap := v.(object)
 		wasMap, hadMap := was.(object)
 		switch {
-		case isMap && hadMap && len(m) > 0 && len(wasMap) > 0:
+		case isMap && hadMap && !atomic[k] && len(m) > 0 && len(wasMap) > 0:
 			s, g := diff(wasMap, m)
 			if len(s) > 0 {
 				set["f:"+k] = s
@@ -71,12 +93,12 @@ func diff(old, is object) (set, gone object) {
 				gone["f:"+k] = g
 			}
 		case !had || !reflect.DeepEqual(was, v):
-			set["f:"+k] = leaves(v)
+			set["f:"+k] = leavesOf(k, v)
 		}
 	}
 	for k, v := range old {
 		if _, has := is[k]; !has {
-			gone["f:"+k] = leaves(v)
+			gone["f:"+k] = leavesOf(k, v)
 		}
 	}
 	return set, gone
@@ -112,14 +134,44 @@ func minus(a, b object) object {
 	return left
 }
 
-// ownership returns who owns the fields of a new version: the writer owns what it has changed.
-func (s *Server) ownership(q *request, old, it *item) []owner {
-	var was []owner
-	before := object{}
-	if old != nil {
-		was, before = old.managed, ownable(old.u)
+// delta is what a write changes, in the form of FieldsV1.
+type delta struct{ set, gone object }
+
+func (d delta) empty() bool { return len(d.set)+len(d.gone) == 0 }
+
+// changesSpec reports whether anything but metadata and, if it is a subresource, the status changes.
+func (d delta) changesSpec(k *kind) bool {
+	for _, set := range []object{d.set, d.gone} {
+		for name := range set {
+			if name != "f:metadata" && !(k.status && name == "f:status") {
+				return true
+			}
+		}
 	}
-	set, gone := diff(before, ownable(it.u))
+	return false
+}
+
+// change compares two versions of an object.
+func (k *kind) change(old, it *item) delta {
+	before := k.zero
+	if old != nil {
+		before = func() object { return k.ownable(old.u) }
+	}
+	set, gone := diff(before(), k.ownable(it.u))
+	return delta{set, gone}
+}
+
+// ownership returns who owns the fields of a new version: the writer owns what it has changed.
+func (s *Server) ownership(q *request, old *item, d delta) []owner {
+	var was []owner
+	set, gone := d.set, d.gone
+	if old != nil {
+		was = old.managed
+	} else {
+		if set = minus(set, q.k.ownerless); q.k.dropsStatus() {
+			delete(set, "f:status")
+		}
+	}
 	if len(set)+len(gone) == 0 {
 		return was
 	}
@@ -154,7 +206,7 @@ func (s *Server) assign(q *request, was []owner, op metav1.ManagedFieldsOperatio
 		all = append(all, o)
 	}
 	if !found && len(fields) > 0 {
-		all = append(all, owner{manager: q.manager, sub: sub, operation: op, time: now, fields: fields})
+		all = append(all, owner{manager: q.manager, sub: sub, version: q.k.gvr.GroupVersion().String(), operation: op, time: now, fields: fields})
 	}
 	return all
 }
@@ -168,13 +220,12 @@ func sameOwners(a, b []owner) bool {
 // setManaged writes the owners into metadata.managedFields of an item that no one has seen yet.
 func (it *item) setManaged() {
 	entries := make([]metav1.ManagedFieldsEntry, 0, len(it.managed))
-	version := text(it.u, "apiVersion")
 	for _, o := range it.managed {
 		raw, err := json.Marshal(o.fields)
 		if err != nil {
 			panic(err)
 		}
-		e := metav1.ManagedFieldsEntry{Manager: o.manager, Operation: o.operation, APIVersion: version, Time: &o.time, FieldsType: "FieldsV1",
+		e := metav1.ManagedFieldsEntry{Manager: o.manager, Operation: o.operation, APIVersion: o.version, Time: &o.time, FieldsType: "FieldsV1",
 			FieldsV1: &metav1.FieldsV1{}, Subresource: o.sub}
 		e.FieldsV1.SetRawBytes(raw)
 		entries = append(entries, e)
@@ -189,7 +240,8 @@ func (s *Server) apply(q *request, old *item) (*item, error) {
 		return nil, apierrors.NewBadRequest(err.Error())
 	}
 	if q.query.Get("fieldManager") == "" {
-		return nil, apierrors.NewBadRequest("fieldManager is required for apply patch")
+		return nil, apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: "PatchOptions"}, "", field.ErrorList{
+			field.Required(field.NewPath("fieldManager"), "is required for apply patch")})
 	}
 	meta := child(cfg, "metadata")
 	if name := text(meta, "name"); name != "" && name != q.name {

@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -38,6 +39,10 @@ func (s *Server) patch(q *request) (*answer, error) {
 	if name := text(meta, "name"); name != q.name {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s) does not match the name on the URL (%s)", name, q.name))
 	}
+	if uid := text(meta, "uid"); uid != "" && uid != text(old.u, "metadata", "uid") {
+		return nil, apierrors.NewInvalid(q.k.groupKind(), q.name, field.ErrorList{
+			field.Invalid(field.NewPath("metadata", "uid"), uid, "field is immutable")})
+	}
 	it, err := s.replace(q, old, u)
 	if err != nil {
 		return nil, err
@@ -54,44 +59,39 @@ func (q *request) patched(old *item) (object, error) {
 	if q.k.event {
 		patch = toCore(patch)
 	}
-	u := runtime.DeepCopyJSON(old.u)
 	switch kind := types.PatchType(q.contentType); {
 	case kind == types.MergePatchType:
-		mergePatch(u, patch)
+		return mergePatch(old.u, patch), nil
 	case kind == types.StrategicMergePatchType && !q.k.custom:
 		like, err := kindOf(q.k.stored()).newObject()
 		if err != nil {
 			return nil, err
 		}
-		if u, err = strategicpatch.StrategicMergeMapPatch(u, patch, like); err != nil {
+		u, err := strategicpatch.StrategicMergeMapPatch(runtime.DeepCopyJSON(old.u), patch, like)
+		if err != nil {
 			return nil, apierrors.NewBadRequest(err.Error())
 		}
-	default:
-		return nil, apierrors.NewGenericServerResponse(http.StatusUnsupportedMediaType, "patch", q.k.resource(), q.name,
-			fmt.Sprintf("the body of the request was in an unknown format - accepted media types include: %s", types.MergePatchType), 0, false)
+		return u, nil
 	}
-	if _, err := newItem(q.k, runtime.DeepCopyJSON(u)); err != nil {
-		return nil, apierrors.NewInvalid(q.k.groupKind(), q.name, field.ErrorList{field.Invalid(field.NewPath("patch"), string(q.body), err.Error())})
-	}
-	return u, nil
+	return nil, apierrors.NewGenericServerResponse(http.StatusUnsupportedMediaType, "patch", q.k.resource(), q.name,
+		fmt.Sprintf("the body of the request was in an unknown format - accepted media types include: %s", types.MergePatchType), 0, false)
 }
 
-// mergePatch applies a JSON merge patch (RFC 7386) to u.
-func mergePatch(u, patch object) {
+// mergePatch returns u with a JSON merge patch (RFC 7386). The result shares with u what the patch does not change.
+func mergePatch(u, patch object) object {
+	out := object{}
+	maps.Copy(out, u)
 	for k, v := range patch {
 		m, isMap := v.(object)
 		switch {
 		case v == nil:
-			delete(u, k)
+			delete(out, k)
 		case isMap:
-			was, ok := u[k].(object)
-			if !ok {
-				was = object{}
-				u[k] = was
-			}
-			mergePatch(was, m)
+			was, _ := out[k].(object)
+			out[k] = mergePatch(was, m)
 		default:
-			u[k] = v
+			out[k] = v
 		}
 	}
+	return out
 }

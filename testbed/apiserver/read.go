@@ -71,6 +71,9 @@ func (q *request) options() (*internalversion.ListOptions, *selection, error) {
 		case field == "metadata.name", field == "metadata.namespace" && q.k.namespaced, slices.Contains(q.k.selectable, field):
 			return field, value, nil
 		}
+		if len(q.k.selectable) == 0 {
+			return "", "", fmt.Errorf("%q is not a known field selector: only \"metadata.name\", \"metadata.namespace\"", field)
+		}
 		return "", "", fmt.Errorf("field label not supported: %s", field)
 	})
 	if err != nil {
@@ -109,6 +112,9 @@ func (s *Server) list(q *request) (*answer, error) {
 		}
 		all = all[i:]
 	}
+	if q.namespace != "" {
+		all = slices.DeleteFunc(slices.Clone(all), func(it *item) bool { return !strings.HasPrefix(it.name, q.namespace+"/") })
+	}
 	meta := metav1.ListMeta{ResourceVersion: itoa(at)}
 	var page []*item
 	for i, it := range all {
@@ -117,13 +123,7 @@ func (s *Server) list(q *request) (*answer, error) {
 		}
 		page = append(page, it)
 		if o.Limit > 0 && int64(len(page)) == o.Limit {
-			var rest int64
-			for _, later := range all[i+1:] {
-				if sel.matches(later) {
-					rest++
-				}
-			}
-			if rest > 0 {
+			if rest := int64(len(all) - i - 1); rest > 0 { // perhaps none of them is selected
 				meta.Continue = token(position{Version: "meta.k8s.io/v1", Revision: at, After: it.name})
 				if sel.labels.Empty() && sel.fields.Empty() {
 					meta.RemainingItemCount = &rest

@@ -41,9 +41,12 @@ type Write struct {
 	User, Manager, Verb string
 }
 
+// firstRevision is the revision of an empty store.
+const firstRevision = 1000
+
 // New returns a server with the namespaces of a new cluster, and no other objects.
 func New() *Server {
-	s := &Server{revision: 1, advanced: make(chan struct{}), tables: map[string]*table{}, absent: map[string]bool{}, changes: make(chan struct{}, 1)}
+	s := &Server{revision: firstRevision, advanced: make(chan struct{}), tables: map[string]*table{}, absent: map[string]bool{}, changes: make(chan struct{}, 1)}
 	for _, k := range kinds {
 		if !k.event {
 			s.tables[k.stored()] = newTable(k)
@@ -56,6 +59,7 @@ func New() *Server {
 			panic(err)
 		}
 	}
+	s.Compact()
 	return s
 }
 

@@ -22,14 +22,14 @@ import (
 )
 
 // connect returns lockkeeper's own client of the server.
-func connect(t *testing.T, s *apiserver.Server, user string) *kube.Client {
+func connect(t testing.TB, s *apiserver.Server, user string) *kube.Client {
 	t.Helper()
-	c, err := kube.ConnectConfig(&rest.Config{Host: "http://apiserver", Transport: s.Client(user)}, "test", "v1", 1000, 1000)
+	c, err := kube.ConnectConfig(&rest.Config{Host: "http://apiserver", Transport: s.Client(user)}, "test", "v1", 1e6, 1e6)
 	must(t, err)
 	return c
 }
 
-func must(t *testing.T, err error) {
+func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
@@ -46,7 +46,7 @@ func stopped(t *testing.T) context.Context {
 }
 
 // label sets a label of a Node.
-func label(t *testing.T, c *kube.Client, name, value string) {
+func label(t testing.TB, c *kube.Client, name, value string) {
 	t.Helper()
 	_, err := c.CoreV1().Nodes().Patch(t.Context(), name, types.MergePatchType,
 		fmt.Appendf(nil, `{"metadata":{"labels":{"test":%q}}}`, value), metav1.PatchOptions{FieldManager: "test"})

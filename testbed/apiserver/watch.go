@@ -3,6 +3,7 @@ package apiserver
 import (
 	"context"
 	"io"
+	"net/http"
 	"strings"
 	"sync"
 	"time"
@@ -225,7 +226,7 @@ func (s *Server) watch(q *request) (*answer, error) {
 	}
 	rev, err := revisionOf(o.ResourceVersion)
 	if err != nil {
-		return nil, err
+		return nil, &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: http.StatusInternalServerError, Message: err.Error()}}
 	}
 	t := s.tables[q.k.stored()]
 	now := time.Now()

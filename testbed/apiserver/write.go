@@ -5,12 +5,13 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
-	"reflect"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	internalscheme "k8s.io/apimachinery/pkg/apis/meta/internalversion/scheme"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
@@ -34,7 +35,8 @@ func (s *Server) create(q *request) (*answer, error) {
 		return nil, apierrors.NewInvalid(q.k.groupKind(), "", field.ErrorList{field.Required(field.NewPath("metadata", "name"), "name or generateName is required")})
 	}
 	if text(meta, "resourceVersion") != "" {
-		return nil, apierrors.NewBadRequest("resourceVersion should not be set on objects to be created")
+		return nil, &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: http.StatusInternalServerError,
+			Message: "resourceVersion should not be set on objects to be created"}}
 	}
 	it, err := s.insert(q, u)
 	if err != nil {
@@ -81,7 +83,7 @@ func (s *Server) insert(q *request, u object) (*item, error) {
 	if q.k.generation {
 		meta["generation"] = int64(1)
 	}
-	if q.k.status && q.k.kind != "Node" {
+	if q.k.dropsStatus() {
 		delete(u, "status")
 	}
 	if q.k.created != nil {
@@ -97,15 +99,19 @@ func (s *Server) stamp() string { return s.now().UTC().Format(time.RFC3339) }
 func (s *Server) store(q *request, old *item, u object) (*item, error) {
 	delete(child(u, "metadata"), "managedFields")
 	it, err := newItem(q.k, u)
+	if err != nil && q.verb == "patch" {
+		return nil, apierrors.NewInvalid(q.k.groupKind(), q.name, field.ErrorList{field.Invalid(field.NewPath("patch"), string(q.body), err.Error())})
+	}
 	if err != nil {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("%s in version %q cannot be handled as a %s: %v", q.k.kind, q.k.gvr.Version, q.k.kind, err))
 	}
+	d := q.k.change(old, it)
 	if it.managed = q.applied; q.applied == nil {
-		it.managed = s.ownership(q, old, it)
+		it.managed = s.ownership(q, old, d)
 	}
 	if old != nil {
-		it.bumpGeneration(q.k, old)
-		if sameObject(old, it) {
+		it.bumpGeneration(q.k, old, d)
+		if d.empty() && sameOwners(old.managed, it.managed) {
 			return old, nil
 		}
 	}
@@ -136,37 +142,14 @@ func (it *item) finished() bool {
 	return m.GetDeletionTimestamp() != nil && len(m.GetFinalizers()) == 0 && (grace == nil || *grace == 0)
 }
 
-// sameObject reports whether two versions differ only in what the server itself sets for each write.
-func sameObject(a, b *item) bool {
-	if !sameExcept(a.u, b.u, "metadata") || !sameOwners(a.managed, b.managed) {
-		return false
-	}
-	return sameExcept(child(a.u, "metadata"), child(b.u, "metadata"), "resourceVersion", "managedFields")
-}
-
-// sameExcept reports whether two objects are equal except for some keys.
-func sameExcept(a, b object, keys ...string) bool {
-	a, b = maps.Clone(a), maps.Clone(b)
-	for _, k := range keys {
-		delete(a, k)
-		delete(b, k)
-	}
-	return reflect.DeepEqual(a, b)
-}
-
-// bumpGeneration sets the generation of a new version: it counts the changes of what the owner wants.
-func (it *item) bumpGeneration(k *kind, old *item) {
+// bumpGeneration sets the generation of a new version: it counts the changes of what the owner wants, and the beginning of a deletion.
+func (it *item) bumpGeneration(k *kind, old *item, d delta) {
 	if !k.generation {
 		return
 	}
-	generation := old.obj.(metav1.Object).GetGeneration()
-	ignored := []string{"metadata"}
-	if k.status {
-		ignored = append(ignored, "status")
-	}
-	m := it.obj.(metav1.Object)
-	deleted := m.GetDeletionTimestamp() != nil && old.obj.(metav1.Object).GetDeletionTimestamp() == nil
-	if deleted || !sameExcept(old.u, it.u, ignored...) {
+	m, was := it.obj.(metav1.Object), old.obj.(metav1.Object)
+	generation := was.GetGeneration()
+	if m.GetDeletionTimestamp() != nil && was.GetDeletionTimestamp() == nil || d.changesSpec(k) {
 		generation++
 	}
 	m.SetGeneration(generation)
@@ -195,7 +178,7 @@ func (s *Server) update(q *request) (*answer, error) {
 		return nil, err
 	}
 	if text(meta, "resourceVersion") == "" && !q.k.blind {
-		return nil, apierrors.NewInvalid(q.k.groupKind(), q.name, field.ErrorList{
+		return nil, apierrors.NewInvalid(schema.GroupKind{Group: q.k.gvr.Group, Kind: q.k.gvr.Resource}, q.name, field.ErrorList{
 			field.Invalid(field.NewPath("metadata", "resourceVersion"), 0, "must be specified for an update")})
 	}
 	it, err := s.replace(q, old, u)
@@ -212,8 +195,8 @@ func (s *Server) replace(q *request, old *item, u object) (*item, error) {
 		return nil, apierrors.NewConflict(q.k.resource(), q.name, errModified)
 	}
 	if uid := text(meta, "uid"); uid != "" && uid != text(was, "uid") {
-		return nil, apierrors.NewConflict(q.k.resource(), q.name, fmt.Errorf(
-			"Precondition failed: UID in precondition: %v, UID in object meta: %v", uid, text(was, "uid")))
+		why := fmt.Sprintf("Precondition failed: UID in precondition: %v, UID in object meta: %v", uid, text(was, "uid"))
+		return nil, apierrors.NewConflict(q.k.resource(), q.name, errors.New(why))
 	}
 	for _, name := range []string{"name", "namespace", "uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "resourceVersion"} {
 		if v, ok := was[name]; ok {
@@ -239,6 +222,7 @@ func (s *Server) replace(q *request, old *item, u object) (*item, error) {
 		keep(u, old.u, "status")
 	}
 	if q.sub == "" && q.k.custom && q.k.created != nil {
+		u = runtime.DeepCopyJSON(u)
 		q.k.created(u)
 	}
 	return s.store(q, old, u)
@@ -291,7 +275,7 @@ func (q *request) deleteOptions() (*metav1.DeleteOptions, error) {
 			err = runtime.DefaultUnstructuredConverter.FromUnstructured(u, o)
 		}
 	} else {
-		err = metav1.ParameterCodec.DecodeParameters(q.query, metav1.SchemeGroupVersion, o)
+		err = internalscheme.ParameterCodec.DecodeParameters(q.query, metav1.SchemeGroupVersion, o)
 	}
 	if err != nil {
 		return nil, apierrors.NewBadRequest(err.Error())
@@ -360,7 +344,7 @@ func (s *Server) mark(q *request, old *item, u object) (*item, error) {
 		return nil, apierrors.NewInternalError(err)
 	}
 	it.managed = old.managed
-	it.bumpGeneration(q.k, old)
+	it.bumpGeneration(q.k, old, delta{})
 	it.setManaged()
 	if q.dryRun {
 		it.setRevision(old.rev)
@@ -393,7 +377,7 @@ func (q *request) precondition(m metav1.Object, p *metav1.Preconditions) error {
 	if p == nil {
 		return nil
 	}
-	resource := q.k.resource()
+	resource := schema.GroupResource{Group: q.k.gvr.Group, Resource: q.k.kind}
 	if p.UID != nil && *p.UID != m.GetUID() {
 		return apierrors.NewConflict(resource, m.GetName(), fmt.Errorf(
 			"the UID in the precondition (%s) does not match the UID in record (%s). The object might have been deleted and then recreated", *p.UID, m.GetUID()))

@@ -149,7 +149,7 @@ var clusterFaults = []kind{
 		defer cancel()
 		c.Must(c.ControlPlane.StopAPIServer())
 		c.Must(c.Referee.Sync(ctx))
-		revision, err := compact(ctx, c.ControlPlane)
+		revision, err := c.ControlPlane.Compact(ctx)
 		c.Must(err)
 		c.startAPIServer()
 		return "up to revision " + revision, nil
