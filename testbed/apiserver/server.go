@@ -20,6 +20,7 @@ type Server struct {
 	clock    time.Duration
 	serial   int64 // the last number that was used in a UID or in a name; it never goes back
 	changes  chan struct{}
+	events   []expiry // of the Events, the oldest first
 
 	observers []func(Write)
 	intercept func(Write) error

@@ -13,6 +13,8 @@ import (
 const (
 	// history is how long the server certainly remembers a change, as long as an API server's watch cache does.
 	history = 75 * time.Second
+	// eventLife is how long an Event exists.
+	eventLife = time.Hour
 	// minLog is the number of changes of one resource that are remembered even if they are older.
 	minLog = 256
 )
@@ -155,6 +157,9 @@ func (s *Server) commit(q *request, old, it *item) {
 		f(w)
 	}
 	s.wake()
+	if old == nil && q.k.stored() == "events" {
+		s.expireEvents(it)
+	}
 }
 
 // setRevision sets the version of an item that no one has seen yet.
@@ -179,4 +184,23 @@ func (c *change) removed() *item {
 		c.last = c.old.withRevision(c.rev)
 	}
 	return c.last
+}
+
+// expiry is when an Event ends.
+type expiry struct {
+	at        time.Time
+	name, uid string
+}
+
+// expireEvents deletes the Events whose time is over. An API server deletes each one on time; here a new one has to come.
+func (s *Server) expireEvents(it *item) {
+	now := time.Now()
+	s.events = append(s.events, expiry{now.Add(eventLife), it.name, text(it.u, "metadata", "uid")})
+	q := &request{k: kindOf("events"), user: "system:apiserver", verb: "delete"}
+	for ; !now.Before(s.events[0].at); s.events = s.events[1:] {
+		e := s.events[0]
+		if old := s.tables["events"].items[e.name]; old != nil && text(old.u, "metadata", "uid") == e.uid {
+			s.commit(q, old, nil)
+		}
+	}
 }
