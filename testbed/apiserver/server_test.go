@@ -162,8 +162,9 @@ func TestEviction(t *testing.T) {
 		go s.RunBudgets(stopped(t), 100*time.Millisecond)
 		c := connect(t, s, "admin")
 		workload(t, c, 3, 2)
-		if err := evict(t, c, "p0"); !apierrors.IsTooManyRequests(err) {
-			t.Fatalf("a budget without a status: %v", err)
+		err := evict(t, c, "p0")
+		if delay, later := apierrors.SuggestsClientDelay(err); !apierrors.IsTooManyRequests(err) || !later || delay != 10 {
+			t.Fatalf("a budget without a status: %v, again after %d s", err, delay)
 		}
 		time.Sleep(time.Second)
 		must(t, evict(t, c, "p0"))

@@ -406,11 +406,10 @@ func (s *Server) deleteCollection(q *request) (*answer, error) {
 		if !sel.matches(it) {
 			continue
 		}
-		one, _, err := s.remove(q, it, o)
-		if err != nil {
+		if _, _, err := s.remove(q, it, o); err != nil {
 			return nil, err
 		}
-		gone = append(gone, one)
+		gone = append(gone, it) // as it was listed
 	}
 	return &answer{code: http.StatusOK, media: q.media, body: encodeList(q.k, q.media, metav1.ListMeta{ResourceVersion: itoa(s.revision)}, gone)}, nil
 }
