@@ -171,6 +171,10 @@ func TestEviction(t *testing.T) {
 		if err := evict(t, c, "p1"); !apierrors.IsTooManyRequests(err) || !apierrors.HasStatusCause(err, policyv1.DisruptionBudgetCause) {
 			t.Fatalf("a second eviction: %v", err)
 		}
+		time.Sleep(3 * time.Minute) // the budget no longer counts the eviction, but the pod is still terminating
+		if err := evict(t, c, "p1"); !apierrors.IsTooManyRequests(err) {
+			t.Fatalf("a second eviction while the first pod is terminating: %v", err)
+		}
 		pod := s.Get("pods", "default", "p0").(*corev1.Pod)
 		if pod.DeletionTimestamp == nil || *pod.DeletionGracePeriodSeconds != 30 {
 			t.Fatalf("the evicted pod has %v", pod.ObjectMeta)
