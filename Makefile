@@ -17,6 +17,8 @@ TOOL    := $(GO) tool -modfile=$(CURDIR)/tools.mod
 SEED ?=
 # Campaigns of faults in `make soak`, and how many of them run at once.
 ROUNDS ?= 500
+# Faults of the virtual fleet in `make soak`.
+FAULTS ?= 1000000
 JOBS ?= 4
 # How long `make fuzz` runs each target.
 FUZZTIME ?= 1m
@@ -70,8 +72,8 @@ test-unit: deps ## Run the product's own tests with -race, those of the pure cor
 	$(GO) test -timeout 15m ./node/step ./coordinator/rollout
 
 # Most of these tests wait, for boots, for Leases to expire and for the API server, so more packages run at once than there are cores.
-# test-hosts runs at the same time as test-clusters. explore and simulate only compute: they run when test-hosts is done, and take the
-# CPU time that is left.
+# test-hosts runs at the same time as test-clusters. explore, simulate and virtual only compute: they run when test-hosts is done, and
+# take the CPU time that is left.
 .PHONY: test-testbed
 test-testbed: deps package-test-deps example-test-deps gate-test-deps test-parts ## Run the tests on a real control plane and on real hosts, with samples of the long campaigns
 	@$(MAKE) --no-print-directory -j 2 test-clusters test-hosts test-explore
@@ -80,11 +82,11 @@ test-testbed: deps package-test-deps example-test-deps gate-test-deps test-parts
 .PHONY: test-clusters
 test-clusters:
 	cd testbed && LOCKKEEPER_SEED='$(SEED)' $(GO) test -race -timeout 30m -p 3 ./rollout ./faults ./client ./identity ./turns ./install ./hosts \
-		$$($(GO) list ./... | grep -vE '/(e2e|explore|simulate)$$')
+		$$($(GO) list ./... | grep -vE '/(e2e|explore|simulate|virtual)$$')
 
 .PHONY: test-explore
 test-explore:
-	cd testbed && nice -n 19 $(GO) test -timeout 30m ./explore ./simulate
+	cd testbed && LOCKKEEPER_SEED='$(SEED)' nice -n 19 $(GO) test -timeout 30m ./virtual ./explore ./simulate
 
 .PHONY: e2e
 e2e: deps test-parts ## Install the package on real hosts and roll them through updates and faults (root; prints LEFT OUT where it cannot)
@@ -95,13 +97,15 @@ test-hosts:
 	cd testbed && LOCKKEEPER_SEED='$(SEED)' $(GO) test -timeout 1h -count 1 -v ./e2e
 
 .PHONY: soak
-soak: deps test-parts ## Run the full campaigns (SEED=…, ROUNDS=…, JOBS=…); their last lines print the seed
+soak: deps test-parts ## Run the full campaigns (SEED=…, ROUNDS=…, FAULTS=…, JOBS=…); their last lines print the seed
 	cd testbed && LOCKKEEPER_SOAK=$(ROUNDS) $(GO) test -timeout 6h -count 1 -v -run 'Explore' ./explore
+	cd testbed && LOCKKEEPER_SOAK=$(FAULTS) LOCKKEEPER_SEED='$(SEED)' $(GO) test -timeout 24h -count 1 -run 'Seeds|Hostile' ./virtual
+	cd testbed && LOCKKEEPER_RUNS=20 $(GO) test -race -timeout 1h -count 1 -run 'Seeds|Hostile' ./virtual
 	cd testbed && LOCKKEEPER_SOAK=$(ROUNDS) LOCKKEEPER_SEED='$(SEED)' $(GO) test -timeout 12h -count 1 -v -run 'EveryClass|EveryWrite' ./faults
 	cd testbed && LOCKKEEPER_SOAK=$(ROUNDS) LOCKKEEPER_SEED='$(SEED)' LOCKKEEPER_JOBS=$(JOBS) $(GO) test -timeout 12h -count 1 -v -run Campaigns ./faults
 	cd testbed && LOCKKEEPER_SOAK=100 LOCKKEEPER_SEED='$(SEED)' $(GO) test -timeout 12h -count 1 -v -run 'Rounds|Aims|Mutants' ./faults
 	cd testbed && LOCKKEEPER_SOAK=1 $(GO) test -timeout 1h -count 1 -v -run 'TestTurns/(intent|takeover)-' ./turns
-	cd testbed && LOCKKEEPER_SOAK=1 $(GO) test -timeout 1h -count 1 -v -run MixedCluster ./rollout
+	cd testbed && LOCKKEEPER_SOAK=1 $(GO) test -timeout 1h -count 1 -v -run 'MixedCluster|KilledInEveryState' ./rollout
 	cd testbed && LOCKKEEPER_SOAK=1 $(GO) test -timeout 1h -count 1 -v -run FullNodes ./identity
 	cd testbed && LOCKKEEPER_SOAK=1 LOCKKEEPER_SEED='$(SEED)' $(GO) test -timeout 3h -count 1 -v ./e2e
 	cd testbed && LOCKKEEPER_RELEASE=trixie LOCKKEEPER_SOAK=1 LOCKKEEPER_SEED='$(SEED)' $(GO) test -timeout 3h -p 1 -count 1 -v ./realhost ./hosts ./e2e

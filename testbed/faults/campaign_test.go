@@ -19,7 +19,7 @@ import (
 
 const (
 	// defaultSeed and defaultCampaigns are the settings of `make test`.
-	defaultSeed, defaultCampaigns = 20263, 8
+	defaultSeed, defaultCampaigns = 20263, 2
 	// perCampaign is the number of faults in a campaign: enough for eight campaigns to contain all kinds.
 	perCampaign = 5
 	// perFleet is how many campaigns one fleet plays.

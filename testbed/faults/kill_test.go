@@ -34,7 +34,7 @@ func TestEveryClassIsSeen(t *testing.T) {
 const side = 2
 
 // TestKillAtEveryWrite kills the writer of one write in each turn. A soak run (LOCKKEEPER_SOAK) visits every point.
-// Otherwise the test visits a third of them, selected by LOCKKEEPER_SEED, and always those where a commit took effect
+// Otherwise the test visits a sixth of them, selected by LOCKKEEPER_SEED, and always those where a commit took effect
 // and its writer does not know.
 func TestKillAtEveryWrite(t *testing.T) {
 	t.Parallel()
@@ -95,7 +95,7 @@ func choose(rng *rand.Rand, every bool) (chosen []target, all int) {
 		}
 	}
 	rng.Shuffle(len(rest), func(i, j int) { rest[i], rest[j] = rest[j], rest[i] })
-	chosen = append(chosen, rest[:max(0, min(len(rest), (all+2)/3-len(chosen)))]...)
+	chosen = append(chosen, rest[:max(0, min(len(rest), (all+5)/6-len(chosen)))]...)
 	rng.Shuffle(len(chosen), func(i, j int) { chosen[i], chosen[j] = chosen[j], chosen[i] })
 	return chosen, all
 }

@@ -16,7 +16,7 @@ import (
 
 const (
 	// roundsSeed and defaultRounds are the settings of `make test`.
-	roundsSeed, defaultRounds = 20265, 5
+	roundsSeed, defaultRounds = 20265, 2
 	// roundsPerFleet is how many rounds one fleet plays.
 	roundsPerFleet = 10
 )

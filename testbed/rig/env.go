@@ -41,3 +41,11 @@ func Number(t *testing.T, name string, fallback uint64) uint64 {
 	}
 	return n
 }
+
+// SoakOnly leaves the test to `make soak`, because package virtual covers in `make test` what it is for.
+func SoakOnly(t *testing.T) {
+	t.Helper()
+	if os.Getenv("LOCKKEEPER_SOAK") == "" {
+		t.Skip("only in make soak: in make test the virtual fleet does the same, at every request")
+	}
+}

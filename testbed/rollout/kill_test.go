@@ -102,6 +102,7 @@ func (s *scene) whole(name string) {
 // TestHostKilledInEveryState kills the host's lockkeeper with SIGKILL at every point of a turn.
 func TestHostKilledInEveryState(t *testing.T) {
 	t.Parallel()
+	rig.SoakOnly(t)
 	const name = "node-2"
 	s := play(t, 2, 1, hooked, patient)
 	h := s.Host(name)
@@ -134,6 +135,7 @@ func TestHostKilledInEveryState(t *testing.T) {
 // That host restarts its process, and either candidate takes the turn over.
 func TestCoordinatorKilledInEveryState(t *testing.T) {
 	t.Parallel()
+	rig.SoakOnly(t)
 	const name = "node-3"
 	s := play(t, 3, 2, hooked, patient,
 		config("lease", "duration", 4*time.Second), config("lease", "renew_deadline", 3*time.Second))
