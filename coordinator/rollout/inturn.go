@@ -167,12 +167,11 @@ func (d *decision) failed(n *turn.Node) bool {
 	return n.HasReport(v1alpha1.ReportFailed) || !n.HasReport(v1alpha1.ReportDone) && d.overdue(n)
 }
 
-// pausedBy returns why the turn is frozen, or "".
+// pausedBy returns why the turn is frozen, or "". managed=false takes precedence over an
+// admin's pause, but not over the host's own veto: the host does not even uncordon its node
+// while its file pauses it, so the turn would only become overdue.
 func pausedBy(n *turn.Node) (v1alpha1.Reason, string) {
-	if n.Managed != nil && !*n.Managed {
-		return "", ""
-	}
-	if n.Paused != nil {
+	if n.Paused != nil && (n.Managed == nil || *n.Managed) {
 		return v1alpha1.ReasonPaused, n.Paused.Reason
 	}
 	if n.HostReported() && (n.Host.Veto == v1alpha1.ReasonHostPaused || n.Host.Veto == v1alpha1.ReasonObserve) {

@@ -439,9 +439,9 @@ func (w twin) quorumAtRisk(n *turn.Node, chosen []string) bool {
 }
 
 // frozen: "paused freezes the node", and so does a host that is paused or observes
-// by its own file; managed=false comes before that.
+// by its own file; managed=false comes before the former.
 func frozen(n *turn.Node) bool {
-	return !said(n.Managed, false) && (n.Paused != nil || speaks(n) && (n.Host.Veto == v1alpha1.ReasonHostPaused || n.Host.Veto == v1alpha1.ReasonObserve))
+	return !said(n.Managed, false) && n.Paused != nil || speaks(n) && (n.Host.Veto == v1alpha1.ReasonHostPaused || n.Host.Veto == v1alpha1.ReasonObserve)
 }
 
 // blocks are the foreign turns for which nothing is granted: those that this leader
