@@ -136,6 +136,7 @@ simulate: ## Estimate how long a rollout takes, from FLEET="FILE…" (docs/simul
 .PHONY: docs
 docs: ## Rewrite the documents that are rendered from code
 	$(GO) test ./packaging/render . -run 'Docs|UpToDate' -count 1 -args -update
+	cd testbed && $(GO) test ./explore -run SafetyPage -count 1 -args -update
 
 # The database of known vulnerabilities; file:///DIR is one on this machine.
 VULNDB ?= https://vuln.go.dev

@@ -42,6 +42,9 @@ const (
 	StartNotTold
 	ReleaseLeavesKeys
 	PublishesReleased
+	OverdueStays
+	VetoIgnored
+	BackoffStays
 )
 
 var bugNames = []string{
@@ -55,6 +58,8 @@ var bugNames = []string{
 	"a move that is not in the table", "a commit that does not block other moves", "turns backed out one after another",
 	"a process that does not record its own start time",
 	"a release that leaves the host's keys for the host to remove", "a host that publishes after its release",
+	"an overdue turn that is not aborted", "an unmanaged node's turn that ignores the host's own pause",
+	"a not-before that never passes",
 }
 
 // String returns a description of the bug.
@@ -133,6 +138,8 @@ func (b Bug) decide(s rollout.Snapshot) rollout.Outcome {
 			m.To = v1alpha1.StateBeforeDrain
 		case b == ReleaseLeavesKeys && m != nil:
 			m.LetGo = false
+		case b == OverdueStays && m != nil && m.On == turn.Aborted:
+			out.Verdicts[i].Move, out.Verdicts[i].Held = nil, v1alpha1.ReasonOverdue
 		case m == nil || m.Grant == nil:
 		case b == BootOfGrant && n.Grant != nil && m.From != m.To && m.To == v1alpha1.StateRebooting:
 			m.Grant.BootID = n.Grant.BootID
@@ -149,6 +156,18 @@ func (b Bug) show(n *turn.Node, s *rollout.Snapshot) {
 	case NoBootInAcks:
 		if n.Ack.BootID != "" {
 			n.Ack.BootID = n.BootID
+		}
+	case VetoIgnored:
+		if h := n.Host; h != nil && n.Managed != nil && !*n.Managed {
+			seen := *h
+			seen.Veto = v1alpha1.ReasonNone
+			n.Host = &seen
+		}
+	case BackoffStays:
+		if l := n.Last; l != nil && l.NotBefore != nil {
+			later := *l
+			later.NotBefore = new(now.Add(time.Hour))
+			n.Last = &later
 		}
 	case TurnsBackTwice:
 		if n.State == v1alpha1.StateUncordoning {

@@ -1,7 +1,7 @@
 // Package explore checks the protocol by exhaustive search. It calls the two pure cores, step.Step and rollout.Decide,
 // on every state that a model of the environment can reach within bounds. It checks each step against the safety
-// properties. From a sample of the states it runs on without further faults and checks that each turn ends or is held
-// with a reason.
+// properties. From a sample of the states it runs on without further faults and checks that each turn ends, except for
+// the causes in [Rests].
 //
 // The cores are the real ones. The model passes their inputs and outputs through real labels and annotations. The model
 // covers:
@@ -55,6 +55,14 @@
 // within one node. So the model numbers them in the order of their first occurrence. Nodes are interchangeable: a state
 // is its Lease, its terms and the sorted numbers of its nodes, each with everything that concerns the node. The search
 // keeps states whole instead of their hashes, so it never takes two different states for the same one.
+//
+// # Progress
+//
+// Safety is checked for every step that the model allows, and progress for one fair schedule of steps from each state. A
+// run to rest takes the steps of processes and machines in a fixed order, and lets time pass for a node that waits. It is
+// repeated in worlds in which something that a turn may wait for never comes: a hook's confirmation, an eviction, the
+// machine. A turn may rest only for the cause of its world, or for an intent. From that rest, the state runs on in the
+// fair world, where the admins undo what they began: then no turn may be left, and no node that wants something.
 //
 // # Faults
 //

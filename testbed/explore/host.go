@@ -19,6 +19,7 @@ type seen struct {
 	refused       bool
 	apply         uint8
 	sick          bool
+	world         world
 }
 
 // did is Step's decision, as far as the model executes it.
@@ -39,7 +40,7 @@ func (m *model) observed(n *node) (k seen, ok bool) {
 	k = seen{
 		view: view, boot: n.boot, started: n.started, version: n.version, src: n.src, known: n.known,
 		look: n.look, lh: n.lh, lx: n.lx, ls: n.ls, le: n.le,
-		shut: n.shut, refused: n.refused != 0 && n.refused == o.turn, sick: n.sick,
+		shut: n.shut, refused: n.refused != 0 && n.refused == o.turn, sick: n.sick, world: m.world,
 	}
 	if n.dturn == o.turn && n.dstate == o.state {
 		k.drain = n.drain
@@ -63,6 +64,9 @@ func (m *model) step(k seen) *did {
 		Drain:            step.Drain{Running: k.drain == 1, Complete: k.drain == 2},
 		Apply:            step.Work{Running: k.apply == 1, Done: k.apply == 2},
 		Health:           step.Health{Healthy: !k.sick, Overdue: k.sick},
+	}
+	if o.Veto = k.world.veto(); k.world == inhibited {
+		o.Blocked = v1alpha1.ReasonInhibited
 	}
 	if k.apply == 3 {
 		o.Apply.Failed = "explored"

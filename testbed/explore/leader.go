@@ -23,11 +23,17 @@ type round struct {
 	grant [maxNodes]bool
 }
 
+// facts returns what the cores see of a version of the Node. They do not change what its pointers lead to.
 func (m *model) facts(view uint32, name string) turn.Node {
-	n := m.objects[view].facts(name)
-	if n.Grant != nil {
-		n.Grant.Terms = m.policy.Terms
+	n, ok := m.read[view]
+	if !ok {
+		n = m.objects[view].facts("")
+		if n.Grant != nil {
+			n.Grant.Terms = m.policy.Terms
+		}
+		m.read[view] = n
 	}
+	n.Name = name
 	return n
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/turn"
 	"lockkeeper.dev/lockkeeper/policy"
 )
 
@@ -41,6 +42,7 @@ type Config struct {
 	Kinds  kindSet
 	Plan   Plan
 	Hooks  bool // a hook in each stage, which may or may not be confirmed
+	Wait   bool // the timeouts of the drain and of all hooks are Wait
 	Absent bool // nodes begin without any labels instead of idle
 	// Lag lets a term's view of the Nodes lag behind, and lets its writes land when they are decided. Without Lag the
 	// view is current, and the writes are in flight for any time. See doc.go.
@@ -74,7 +76,7 @@ func (c Config) String() string {
 	for _, o := range []struct {
 		on   bool
 		word string
-	}{{c.Hooks, ", hooks"}, {c.Absent, ", from nothing"}, {c.Lag, ", lagging views"}} {
+	}{{c.Hooks, ", hooks"}, {c.Wait, ", timeouts that wait"}, {c.Absent, ", from nothing"}, {c.Lag, ", lagging views"}} {
 		if o.on {
 			text.WriteString(o.word)
 		}
@@ -87,25 +89,30 @@ type model struct {
 	Config
 	*tables
 	policy   policy.Policy
+	read     map[uint32]turn.Node // the versions of Nodes as the cores see them
 	steps    map[seen]*did
 	decides  map[snapshot][]round
 	orders   [][]int
+	world    world
 	disposed int // the number of writes of dead writers that did not fit into the model
 }
 
 func newModel(c Config) *model {
-	m := &model{Config: c, tables: newTables(), steps: map[seen]*did{}, decides: map[snapshot][]round{}}
+	m := &model{Config: c, tables: newTables(), read: map[uint32]turn.Node{}, steps: map[seen]*did{}, decides: map[snapshot][]round{}}
 	m.policy = policy.Default()
 	m.policy.Settle = 0
 	m.policy.MaxUnavailable.Number = c.Budget
 	if c.Bug == BudgetOffByOne {
 		m.policy.MaxUnavailable.Number++
 	}
+	t := &m.policy.Terms
+	if c.Wait {
+		t.DrainTimeout = v1alpha1.OnTimeoutWait
+	}
 	if c.Hooks {
-		t := &m.policy.Terms
 		for i, stage := range []*[]v1alpha1.Hook{&t.BeforeDrain, &t.BeforeReboot, &t.BeforeUncordon} {
 			h := v1alpha1.Hook{Name: hookNames[i], OnTimeout: v1alpha1.OnTimeoutAbort}
-			if i == 2 {
+			if c.Wait || i == 2 {
 				h.OnTimeout = v1alpha1.OnTimeoutWait
 			}
 			h.Timeout.Duration = time.Hour

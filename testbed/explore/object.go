@@ -36,6 +36,7 @@ type hostRecord struct {
 	start           uint8 // start time of the process, different for each process
 	managed, drains bool
 	part            uint8 // the turn that the host takes part in
+	veto            uint8
 	change, version uint8 // the OS version after the change, 0: no change; the current OS version
 }
 

@@ -50,6 +50,9 @@ var planted = []struct {
 	{ReleaseLeavesKeys, "released", func(c *Config) { c.Kinds = kindsOf(unmanage) }},
 	{PublishesReleased, "released", func(c *Config) { c.Kinds = kindsOf(detach) }},
 	{WaitsInSilence, "progress", func(c *Config) { c.Kinds = 0 }},
+	{OverdueStays, "progress", func(c *Config) { c.Kinds, c.Hooks = 0, true }},
+	{VetoIgnored, "progress", func(c *Config) { c.Kinds = kindsOf(unmanage) }},
+	{BackoffStays, "progress", func(c *Config) { c.Kinds = kindsOf(uncordon) }},
 }
 
 // TestPlanted leaves out one clause after another. The exploration must find a violation. The script of the violation

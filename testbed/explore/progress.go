@@ -9,18 +9,23 @@ import (
 )
 
 // progress runs states on until nothing changes any more. No step fails, and every process is alive and acts in one
-// fixed order. Then every turn must have ended or be held with a reason. After that the admins undo what they started
-// (a pause, a stop), and the same must hold again.
+// fixed order. Where a node waits, time passes for it. Then every turn must have ended, except for a cause in rests.
+// After that the admins undo what they started (a pause, a stop), and in the end no node may be left that wants
+// something.
 type progress struct {
 	*model
-	good      map[key]bool
+	good      [worldCount]map[key]bool
 	ran, late int
-	// held counts the reasons why turns were held at rest.
-	held map[v1alpha1.Reason]int
+	// held counts the turns that were left at rest, by their cause.
+	held map[string]int
 }
 
 func newProgress(m *model) *progress {
-	return &progress{model: m, good: map[key]bool{}, held: map[v1alpha1.Reason]int{}}
+	p := &progress{model: m, held: map[string]int{}}
+	for w := range p.good {
+		p.good[w] = map[key]bool{}
+	}
+	return p
 }
 
 // fair is the order of precedence of the steps; the steps of admins come last. Steps that are not listed never happen:
@@ -41,17 +46,35 @@ var fairRank = func() map[kind]int {
 
 const maxRun = 3000 // steps of one run
 
-// run runs the state on and describes what is wrong at the end, or returns "".
-func (p *progress) run(k key) string {
+// run runs the state on in the fair world and in one other, or in all if all is set, and describes what is wrong, or
+// returns "". Where another world comes to rest, the state must run on in the fair one.
+func (p *progress) run(k key, all bool) string {
+	other := world(p.ran % (2 * int(worldCount-1)))
+	for w := range worldCount {
+		if w != fairWorld && w != other && !all {
+			continue
+		}
+		if text := p.runIn(w, k); text != "" {
+			return text
+		}
+	}
+	p.ran++
+	return ""
+}
+
+// runIn runs the state on in one world.
+func (p *progress) runIn(w world, k key) string {
+	was := p.world
+	p.world = w
+	defer func() { p.world = was }()
 	var path []key
 	s := p.unpack(k, p.Nodes)
 	s.faults = 0
 	onPath := map[key]int{}
-	aged := 0
-	lastWrite := -1
-	for range maxRun {
+	lastWrite, aged := -1, false
+	for {
 		k := p.pack(&s, p.Nodes)
-		if p.good[k] && aged == 0 {
+		if p.good[w][k] {
 			break
 		}
 		rest := false
@@ -61,10 +84,12 @@ func (p *progress) run(k key) string {
 			}
 			rest = true // only the polls, every ten seconds, remain
 		}
-		onPath[k] = len(path)
+		if onPath[k] = len(path); len(path) == maxRun {
+			return fmt.Sprintf("without faults it is not at rest after %d steps", maxRun)
+		}
 		path = append(path, k)
 		s = p.unpack(k, p.Nodes)
-		next, wrote, ok := p.fairStep(&s, rest)
+		next, wrote, ok := p.fairStep(w, &s, rest)
 		if ok {
 			if wrote {
 				lastWrite = len(path)
@@ -72,60 +97,60 @@ func (p *progress) run(k key) string {
 			s = next
 			continue
 		}
-		waits, text := p.rest(&s)
-		if text != "" {
-			return text
-		}
-		if waits >= 0 && aged < 2*p.Nodes+2 {
-			// The node waits without a reason, so a timeout has to end the wait.
-			if aged++; aged == 1 {
-				p.late++
-			}
-			p.ages(&s.n[waits])
-			onPath = map[key]int{}
-			continue
-		}
+		undone, undo := p.adminEnds(&s)
+		waits, text := p.rest(w, &s, w == fairWorld && !undo)
 		if waits >= 0 {
-			return fmt.Sprintf("n%d waits indefinitely in %s, without a reason", waits+1, p.objects[s.n[waits].api].st())
+			// A timeout has to end the wait.
+			before := s.n[waits]
+			if p.ages(&s.n[waits]); s.n[waits] != before {
+				onPath, aged = map[key]int{}, true
+				continue
+			}
 		}
-		if next, ok = p.adminEnds(&s); !ok {
+		if text != "" {
+			return text + worlds[w].text
+		}
+		if w != fairWorld {
+			if text := p.runIn(fairWorld, k); text != "" {
+				return text
+			}
 			break
 		}
-		s, onPath = next, map[key]int{}
-	}
-	if len(path) >= maxRun {
-		return fmt.Sprintf("without faults it is not at rest after %d steps", maxRun)
-	}
-	if aged == 0 {
-		for _, k := range path {
-			p.good[k] = true
+		if !undo {
+			break
 		}
+		s, onPath = undone, map[key]int{}
 	}
-	p.ran++
+	if aged {
+		p.late++
+	}
+	for _, k := range path {
+		p.good[w][k] = true
+	}
 	return ""
 }
 
 var adminRank = fairRank[recreateNode]
 
-// fairStep takes the first step in the fair order, except steps of admins.
-func (p *progress) fairStep(s *state, rest bool) (next state, wrote, ok bool) {
+// fairStep takes the first step in the fair order, except steps of admins and those that the world lacks.
+func (p *progress) fairStep(w world, s *state, rest bool) (next state, wrote, ok bool) {
 	if rest {
 		return next, false, false
 	}
-	return p.first(s, 0, adminRank)
+	return p.first(s, 0, adminRank, worlds[w].lacks)
 }
 
 // adminEnds takes the first step of an admin.
 func (p *progress) adminEnds(s *state) (next state, ok bool) {
-	next, _, ok = p.first(s, adminRank, len(fair))
+	next, _, ok = p.first(s, adminRank, len(fair), 0)
 	return next, ok
 }
 
-func (p *progress) first(s *state, from, to int) (next state, wrote, ok bool) {
+func (p *progress) first(s *state, from, to int, lacks kindSet) (next state, wrote, ok bool) {
 	best := to
 	p.next(s, func(e *event, t *state) {
 		rank, known := fairRank[e.action.kind]
-		if !known || rank < from || rank >= best {
+		if !known || rank < from || rank >= best || lacks&(1<<e.action.kind) != 0 && (e.action.kind != evicted || e.host.pods) {
 			return
 		}
 		for i := range p.Nodes {
@@ -138,36 +163,50 @@ func (p *progress) first(s *state, from, to int) (next state, wrote, ok bool) {
 	return next, wrote, ok
 }
 
-// rest checks a state in which no process has anything to do. waits is the index of a node that waits in its turn
-// without a reason, or -1. text describes a violation, or is "".
-func (p *progress) rest(s *state) (waits int, text string) {
-	waits = -1
+// rest checks a state in which no process has anything to do. waits is the index of a node that waits without a cause
+// that is in rests, or -1. text describes what is wrong if no timeout ends the wait, or is "". end is set if the admins
+// have undone everything: then no node may be left that wants something, unless a cordon takes the budget.
+func (p *progress) rest(w world, s *state, end bool) (waits int, text string) {
 	snap := rollout.Snapshot{Now: now, Epoch: "e1", Stopped: s.terms[0].stopSeen || !s.lease.exists, Policies: policy.Set{p.policy}, Uncertain: map[string]bool{}}
+	cordoned := false
 	for i := range p.Nodes {
 		if s.n[i].api != 0 {
 			snap.Nodes = append(snap.Nodes, p.facts(s.n[i].api, id("n", uint8(i)+1)))
+			cordoned = cordoned || p.objects[s.n[i].api].unsched
 		}
+	}
+	if !s.lease.exists || s.lease.stop {
+		// The Lease records the stop, and no leader has to see it.
+		for i := range p.Nodes {
+			if p.objects[s.n[i].api].st().InTurn() {
+				p.held[rests[0].Cause]++
+			}
+		}
+		return -1, ""
 	}
 	for _, v := range p.Bug.decide(snap).Verdicts {
 		i := int(num(v.Node)) - 1
 		n := &s.n[i]
 		o := &p.objects[n.api]
 		switch {
-		case !s.lease.exists || s.lease.stop:
-			// The stop is the reason. The Lease records it.
 		case v.Move != nil:
-			text = fmt.Sprintf("n%d should move from %s to %s, but no process moves it", i+1, v.Move.From, v.Move.To)
-		case o.st().InTurn() && v.Held == v1alpha1.ReasonNone:
-			waits = i
+			return -1, fmt.Sprintf("n%d should move from %s to %s, but no process moves it", i+1, v.Move.From, v.Move.To)
 		case o.st().InTurn():
-			p.held[v.Held]++
+			if r := p.restOf(w, s, i, v.Held); r != nil {
+				p.held[r.Cause]++
+				continue
+			}
+			return i, fmt.Sprintf("n%d waits indefinitely in %s, held=%s", i+1, o.st(), v.Held)
 		case o.mark && v.Held == v1alpha1.ReasonNone:
-			text = fmt.Sprintf("n%d is in %s with the mark, without a reason", i+1, o.st())
-		case o.st() == v1alpha1.StateIdle && n.change != 0 && v.Held == v1alpha1.ReasonNone:
-			text = fmt.Sprintf("n%d is idle with wants, and waits without a reason", i+1)
-		case o.st() == v1alpha1.StateAbsent && o.detached == 0 && o.managed == 0 && v.Held == v1alpha1.ReasonNone:
-			text = fmt.Sprintf("n%d is managed, but no process admits it", i+1)
+			return -1, fmt.Sprintf("n%d is in %s with the mark, without a reason", i+1, o.st())
+		case o.st() == v1alpha1.StateAbsent && o.detached == 0 && o.managed == 0 && v.Held == v1alpha1.ReasonNone && n.proc:
+			return -1, fmt.Sprintf("n%d is managed, but no process admits it", i+1)
+		case o.st() != v1alpha1.StateIdle || n.change == 0:
+		case v.Held == v1alpha1.ReasonNone:
+			return -1, fmt.Sprintf("n%d is idle with wants, and waits without a reason", i+1)
+		case end && !cordoned:
+			return i, fmt.Sprintf("n%d wants something and never gets its turn, held=%s", i+1, v.Held)
 		}
 	}
-	return waits, text
+	return -1, ""
 }

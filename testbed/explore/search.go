@@ -5,8 +5,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
 // Result is the result of an exploration.
@@ -24,8 +22,8 @@ type Result struct {
 	// Ran is the number of states that were run on to their rest without further faults. Late is the number of these
 	// that needed a timeout.
 	Ran, Late int
-	// Held counts the reasons why turns were held at rest.
-	Held map[v1alpha1.Reason]int
+	// Held counts the turns that were left at rest, by their cause; see Rests.
+	Held map[string]int
 
 	Violation *Violation // nil: no violation
 }
@@ -105,7 +103,7 @@ func Explore(c Config, every int) *Result {
 			x.add(k, uint32(i))
 		})
 		if every > 0 && i%every == 0 && r.Violation == nil {
-			if text := p.run(x.keys[i]); text != "" {
+			if text := p.run(x.keys[i], every == 1); text != "" {
 				r.Violation = &Violation{Property: "progress", Text: text, Script: x.script(uint32(i), nil)}
 			}
 		}

@@ -63,7 +63,7 @@ func (h *hostRecord) record() *v1alpha1.Host {
 	return &v1alpha1.Host{
 		Protocol: v1alpha1.Protocol, Version: "explored", NodeUID: id("u", h.uid), BootID: id("b", h.boot),
 		Started: at(h.start), Managed: h.managed, Drains: h.drains, Changes: changes(h.change), OSVersion: version(h.version),
-		TakesPart: id("t", h.part), Steps: steps(h.change, h.drains),
+		TakesPart: id("t", h.part), Veto: reasons[h.veto], Steps: steps(h.change, h.drains),
 	}
 }
 
@@ -133,7 +133,7 @@ func (o *object) read(labels, annotations map[string]string) {
 		o.wants = 1 + number(wantsList, k.Wants)
 		o.host = hostRecord{
 			boot: num(k.Host.BootID), start: uint8(k.Host.Started.Sub(now) / time.Second), uid: num(k.Host.NodeUID), managed: k.Host.Managed, drains: k.Host.Drains,
-			change: changeNum(k.Host.Changes), version: versionNum(k.Host.OSVersion), part: num(k.Host.TakesPart),
+			change: changeNum(k.Host.Changes), version: versionNum(k.Host.OSVersion), part: num(k.Host.TakesPart), veto: number(reasons, k.Host.Veto),
 		}
 	}
 	if k.Ack != (v1alpha1.Ack{}) {

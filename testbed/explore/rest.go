@@ -1,0 +1,137 @@
+package explore
+
+import (
+	"slices"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+)
+
+// world is what lockkeeper waits for in a run to rest, and what never comes.
+type world uint8
+
+// The worlds.
+const (
+	fairWorld world = iota // everything comes
+	unhealthy
+	unconfirmed
+	podsStay
+	inhibited
+	otherManager
+	hostPaused
+	deadHosts
+	worldCount
+)
+
+// worlds has for each world the steps that never happen in it, and the end of the description of a violation.
+var worlds = [worldCount]struct {
+	lacks kindSet
+	text  string
+}{
+	unhealthy:    {kindsOf(heal), ", while hosts stay unhealthy after their boot"},
+	unconfirmed:  {kindsOf(confirm), ", while no hook confirms"},
+	podsStay:     {kindsOf(evicted), ", while pods cannot be evicted"},
+	inhibited:    {0, ", while something inhibits shutdowns"},
+	otherManager: {0, ", while another reboot manager is active on the hosts"},
+	hostPaused:   {0, ", while the hosts' own files pause them"},
+	deadHosts:    {kindsOf(start, goDown), ", while hosts that are down stay down"},
+}
+
+// veto returns the hosts' own veto in the world.
+func (w world) veto() v1alpha1.Reason {
+	switch w {
+	case otherManager:
+		return v1alpha1.ReasonOtherManager
+	case hostPaused:
+		return v1alpha1.ReasonHostPaused
+	}
+	return v1alpha1.ReasonNone
+}
+
+// Rest is a cause for which a turn may wait indefinitely.
+type Rest struct {
+	// Cause is what the turn waits for, and End what ends the wait; for people.
+	Cause, End string
+	// Held is what the label held says meanwhile.
+	Held v1alpha1.Reason
+	// States are those in which the turn may wait. nil means all.
+	States []v1alpha1.State
+	// is reports whether node i has the cause. Its reason is Held, and its state one of States.
+	is func(p *progress, w world, s *state, i int) bool
+}
+
+// Rests returns all causes for which a turn may wait indefinitely: an intent, a failure that the host has reported, or
+// something outside of lockkeeper for which a stage is meant to wait: onTimeout is Wait, or the stage is rebooting,
+// applying, before-uncordon or uncordoning, which have no Abort. docs/safety.md has this table.
+func Rests() []Rest { return slices.Clone(rests) }
+
+var rests = []Rest{
+	{
+		Cause: "the emergency stop is set, or the Lease is missing", End: "an admin lifts the stop", Held: v1alpha1.ReasonStopped,
+		is: func(*progress, world, *state, int) bool { return false }, // see progress.rest
+	}, {
+		Cause: "an admin has paused the node", End: "the pause ends", Held: v1alpha1.ReasonPaused,
+		is: func(p *progress, _ world, s *state, i int) bool { return p.objects[s.n[i].api].paused },
+	}, {
+		Cause: "the host's file pauses it, or lets it only observe", End: "an admin of the host changes the file", Held: v1alpha1.ReasonHostPaused,
+		is: inWorld(hostPaused),
+	}, {
+		Cause: "the host is not healthy after its reboot", End: "the host recovers, or an admin sets `retry`", Held: v1alpha1.ReasonFailed,
+		States: []v1alpha1.State{v1alpha1.StateRebooting},
+		is:     func(_ *progress, w world, s *state, i int) bool { return w == unhealthy && s.n[i].sick },
+	}, {
+		Cause: "a hook does not confirm, and does not have `onTimeout: Abort` or `Continue`", End: "the hook confirms", Held: v1alpha1.ReasonOverdue,
+		States: []v1alpha1.State{v1alpha1.StateBeforeDrain, v1alpha1.StateBeforeReboot, v1alpha1.StateBeforeUncordon},
+		is: func(p *progress, w world, s *state, i int) bool {
+			return w == unconfirmed && (p.Wait || p.objects[s.n[i].api].st() == v1alpha1.StateBeforeUncordon)
+		},
+	}, {
+		Cause: "pods cannot be evicted, and the drain has `onTimeout: Wait`", End: "the pods leave", Held: v1alpha1.ReasonOverdue,
+		States: []v1alpha1.State{v1alpha1.StateDraining},
+		is:     func(p *progress, w world, s *state, i int) bool { return w == podsStay && s.n[i].pods && p.Wait },
+	}, {
+		Cause: "pods came after the drain, and cannot be evicted", End: "the pods leave", Held: v1alpha1.ReasonOverdue,
+		States: []v1alpha1.State{v1alpha1.StateRebooting, v1alpha1.StateApplying},
+		is:     func(_ *progress, w world, s *state, i int) bool { return w == podsStay && s.n[i].latePod },
+	}, {
+		Cause: "something on the host inhibits shutdowns", End: "the inhibitor is gone", Held: v1alpha1.ReasonOverdue,
+		States: []v1alpha1.State{v1alpha1.StateRebooting},
+		is:     func(_ *progress, w world, s *state, i int) bool { return w == inhibited && !s.n[i].down },
+	}, {
+		Cause: "another reboot manager is active on the host", End: "an admin of the host switches it off", Held: v1alpha1.ReasonOverdue,
+		States: []v1alpha1.State{v1alpha1.StateDraining, v1alpha1.StateRebooting, v1alpha1.StateApplying},
+		is:     inWorld(otherManager),
+	}, {
+		Cause: "the machine is down, or lockkeeper does not run on it",
+		End:   "the host is back, or an admin detaches the node with force or deletes it", Held: v1alpha1.ReasonOverdue,
+		is: func(_ *progress, w world, s *state, i int) bool {
+			return w == deadHosts && (s.n[i].down || !s.n[i].proc)
+		},
+	}, {
+		Cause: "a new leader found more turns than the budget allows, and waits for a node that only has to be uncordoned",
+		End:   "the wait of that node, which has one of the causes above, ends", Held: v1alpha1.ReasonHandover,
+		is: func(p *progress, w world, s *state, i int) bool {
+			for k := range p.Nodes {
+				if st := p.objects[s.n[k].api].st(); k != i && (st == v1alpha1.StateBeforeUncordon || st == v1alpha1.StateUncordoning) {
+					return w != fairWorld
+				}
+			}
+			return false
+		},
+	},
+}
+
+// inWorld returns a function that reports whether the run is in the world.
+func inWorld(in world) func(*progress, world, *state, int) bool {
+	return func(_ *progress, w world, _ *state, _ int) bool { return w == in }
+}
+
+// restOf returns the cause for which node i is held in its turn, or nil if it is none of rests.
+func (p *progress) restOf(w world, s *state, i int, held v1alpha1.Reason) *Rest {
+	for k := range rests {
+		r := &rests[k]
+		if r.Held == held && (r.States == nil || slices.Contains(r.States, p.objects[s.n[i].api].st())) && r.is(p, w, s, i) {
+			return r
+		}
+	}
+	return nil
+}
