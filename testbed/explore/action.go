@@ -20,6 +20,9 @@ const (
 	poll
 	evicted
 	applied
+	ranHooks
+	lateHooks
+	dueHooks
 	// Steps of a machine.
 	start
 	goDown
@@ -55,6 +58,7 @@ const (
 	restage
 	refuseReboot
 	failApply
+	failHooks
 	sicken
 	latePod
 	cordon
@@ -75,13 +79,13 @@ const (
 )
 
 var kindNames = map[kind]string{
-	stepHost: "step", readRest: "read-lease", seeNode: "see", expire: "look-expires", poll: "poll", evicted: "evicted", applied: "applied",
+	stepHost: "step", readRest: "read-lease", seeNode: "see", expire: "look-expires", poll: "poll", evicted: "evicted", applied: "applied", ranHooks: "ran-hooks", lateHooks: "late-hooks", dueHooks: "due-hooks",
 	start: "start", goDown: "down", report: "kubelet", notReady: "not-ready", heal: "heal", confirm: "confirm",
 	list: "list", watch: "watch", lateDecision: "too-late", watchLease: "watch-lease", decide: "decide", sendWrite: "send",
 	settleWrite: "settle", landUnknown: "lands", landOrphan: "lands-late", campaign: "campaign",
 	resume: "resume", attach: "attach", manage: "manage", goOn: "go", recreateLease: "recreate-lease", recreateNode: "recreate", clearTurn: "retry",
 	crash: "CRASH", rollback: "ROLLBACK", killProcess: "KILL", cancel: "CANCEL", restage: "RESTAGE", refuseReboot: "REFUSE-REBOOT",
-	failApply: "FAIL-APPLY", sicken: "SICKEN", latePod: "LATE-POD", cordon: "CORDON", uncordon: "UNCORDON", pause: "PAUSE",
+	failApply: "FAIL-APPLY", failHooks: "FAIL-HOOKS", sicken: "SICKEN", latePod: "LATE-POD", cordon: "CORDON", uncordon: "UNCORDON", pause: "PAUSE",
 	detach: "DETACH", forceDetach: "FORCE-DETACH", unmanage: "UNMANAGE", strip: "STRIP", deleteNode: "DELETE", age: "AGE",
 	loseWrite: "LOSE", crashLeader: "CRASH-LEADER", takeOver: "TAKE-OVER", stop: "STOP", blankLease: "BLANK-LEASE", deleteLease: "DELETE-LEASE",
 }
@@ -94,7 +98,7 @@ func kindsOf(kinds ...kind) (s kindSet) {
 }
 
 // allKinds is the set of all kinds of faults.
-var allKinds = kindsOf(crash, rollback, killProcess, cancel, restage, refuseReboot, failApply, sicken, latePod, cordon, uncordon,
+var allKinds = kindsOf(crash, rollback, killProcess, cancel, restage, refuseReboot, failApply, failHooks, sicken, latePod, cordon, uncordon,
 	pause, detach, forceDetach, unmanage, strip, deleteNode, age, loseWrite, crashLeader, takeOver, stop, blankLease, deleteLease)
 
 // action identifies one step, so that a script of steps can be replayed.

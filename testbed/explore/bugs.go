@@ -45,6 +45,9 @@ const (
 	OverdueStays
 	VetoIgnored
 	BackoffStays
+	ReadsOnce
+	HalfIsDone
+	PartForgotten
 )
 
 var bugNames = []string{
@@ -60,6 +63,8 @@ var bugNames = []string{
 	"a release that leaves the host's keys for the host to remove", "a host that publishes after its release",
 	"an overdue turn that is not aborted", "an unmanaged node's turn that ignores the host's own pause",
 	"a not-before that never passes",
+	"no read between the steps of a plan", "a plan that counts as carried out after its first step",
+	"a host that forgets that it took part in the turn",
 }
 
 // String returns a description of the bug.
@@ -93,6 +98,21 @@ func (b Bug) step(o *step.Observation) step.Decision {
 			g := *o.Node.Grant
 			g.BootID = o.Self.BootID
 			o.Node.Grant = &g
+		}
+	case ReadsOnce:
+		if o.Fresh == nil && o.Node.State == v1alpha1.StateApplying && o.Node.Committed() {
+			o.Fresh = &step.FreshRead{Commit: true, Lease: step.Lease{Exists: true, Holder: o.Node.Grant.Epoch}}
+		}
+	case HalfIsDone:
+		if c := o.Sources.Changes; o.Node.State == v1alpha1.StateApplying && o.Apply.Done && len(c) > 0 {
+			o.Self.OSVersion = c[0].Version
+			o.Sources = step.Sources{Complete: true, Wants: v1alpha1.WantsNothing}
+		}
+	case PartForgotten:
+		if h := o.Node.Host; h != nil && o.Node.State == v1alpha1.StateBeforeUncordon {
+			forgot := *h
+			forgot.TakesPart = ""
+			o.Node.Host = &forgot
 		}
 	case WantsBeforeSources:
 		if !o.Sources.Complete {

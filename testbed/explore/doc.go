@@ -8,8 +8,8 @@
 //
 //   - one API server with Nodes and a Lease;
 //   - machines with a boot, a kubelet, an update engine and pods;
-//   - a host's process with its sources, its watch, its drain and its reads before a commit (the Node, then the Lease,
-//     the sources and the pods);
+//   - a host's process with its sources, its watch, its drain, its hook units, the steps of its plan and its reads before
+//     a commit (the Node, then the Lease, the sources and the pods);
 //   - up to two living terms of coordinators;
 //   - writes that are lost, late, or that land after their writer has died;
 //   - admins.
@@ -28,6 +28,10 @@
 //     process died is a separate step (crash or KILL, then lands-late).
 //   - A host reads the Lease, the sources and the pods in one step: no step elsewhere connects the sources or the pods
 //     to the Lease.
+//   - A host restarts the two units of its plan one after the other. After the first, its read may be too old, and it
+//     reads again. The record of what is done survives its process and not its boot. A step that a dead process began is
+//     done again. All units of a hook stage are one run, which is lost with the process and with the boot; what they did
+//     elsewhere is not.
 //   - A host's watch lags only while the host has, or makes, the reads before a commit. In every other case, what the
 //     host does with an older Node is either a write, which conflicts, or a read, which returns the current Node. The
 //     remaining case is an eviction, and no property here is about evictions.
@@ -46,8 +50,8 @@
 // that change nothing that it keeps (the held reason, a kubelet's heartbeat). Such a write could only invalidate other
 // writes and reads, which the model allows anyway. Time is a fault (AGE): for one Node, longer than every timeout
 // passes. Equal candidates (by zone, boot time, name) occur in every order, because the model calls Decide under each
-// naming of the nodes. The settle time is 0, no node is a control-plane node, no one requests a reboot by annotation,
-// and the hosts have no hook units of their own.
+// naming of the nodes. The settle time is 0, no node is a control-plane node, and no one requests a reboot by
+// annotation.
 //
 // # Symmetry
 //

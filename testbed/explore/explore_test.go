@@ -8,6 +8,10 @@ import (
 // protocol is the set of faults that the protocol between hosts and coordinators must survive.
 var protocol = kindsOf(crash, killProcess, cancel, loseWrite, crashLeader, takeOver, blankLease)
 
+// units is the set of faults that change what a host's own hook units do: everything that ends a process or a turn. The
+// other faults act on a hook stage with units as on one with hooks of others, except in a soak run.
+var units = kindsOf(crash, killProcess, cancel, failHooks, age, crashLeader, takeOver, pause, unmanage, detach, stop)
+
 // soak reports whether the environment asks for the larger bounds.
 func soak() bool { return os.Getenv("LOCKKEEPER_SOAK") != "" }
 
@@ -25,6 +29,7 @@ func bounds() []Config {
 			{Nodes: 2, Faults: 1, Kinds: allKinds, Plan: DrainApply},
 			{Nodes: 2, Faults: 1, Kinds: allKinds, Absent: true},
 			{Nodes: 2, Faults: 1, Kinds: allKinds, Hooks: true},
+			{Nodes: 2, Faults: 1, Kinds: units, Units: true},
 			{Nodes: 2, Faults: 1, Kinds: allKinds, Lag: true},
 			{Nodes: 3, Faults: 1, Kinds: allKinds},
 			{Nodes: 3, Faults: 1, Budget: 2, Kinds: kindsOf(crashLeader, loseWrite)},
@@ -40,6 +45,9 @@ func bounds() []Config {
 			{Nodes: 2, Faults: 1, Kinds: allKinds, Stale: 3},
 			{Nodes: 2, Faults: 1, Kinds: allKinds, Lag: true, Stale: 3},
 			{Nodes: 2, Faults: 2, Kinds: protocol, Hooks: true},
+			{Nodes: 2, Faults: 1, Kinds: allKinds, Units: true},
+			{Nodes: 2, Faults: 1, Kinds: allKinds, Units: true, Plan: DrainApply},
+			{Nodes: 2, Faults: 2, Kinds: protocol | kindsOf(failApply), Plan: ApplyOnly},
 		}...)
 	}
 	for i := range all {

@@ -18,6 +18,7 @@ type seen struct {
 	drain, shut   uint8
 	refused       bool
 	apply         uint8
+	hooks         workState
 	sick          bool
 	world         world
 }
@@ -45,10 +46,20 @@ func (m *model) observed(n *node) (k seen, ok bool) {
 	if n.dturn == o.turn && n.dstate == o.state {
 		k.drain = n.drain
 	}
-	if o.st() == v1alpha1.StateApplying {
-		k.apply = n.apply
+	if o.st() == v1alpha1.StateApplying && n.recorded == o.turn {
+		if k.apply = n.apply; k.apply == 0 && n.src && m.resumes(n) {
+			k.apply = 2 // by the record of the process before
+		}
+	}
+	if n.hturn == o.turn && n.hstate == o.state {
+		k.hooks = n.hooks
 	}
 	return k, true
+}
+
+// resumes reports whether the record says that all steps of the plan are done.
+func (m *model) resumes(n *node) bool {
+	return n.stepsDone == planSteps || m.Bug == HalfIsDone && n.stepsDone > 0
 }
 
 // step calls the real Step.
@@ -65,11 +76,18 @@ func (m *model) step(k seen) *did {
 		Apply:            step.Work{Running: k.apply == 1, Done: k.apply == 2},
 		Health:           step.Health{Healthy: !k.sick, Overdue: k.sick},
 	}
+	if m.Units {
+		o.Self.HookStages = hookStages
+		o.Hooks = step.Work{Running: k.hooks == workRuns || k.hooks == workLate, Late: k.hooks == workLate, Done: k.hooks == workDone, Due: k.hooks == workDue}
+		if k.hooks == workFailed || k.hooks == workDue {
+			o.Hooks.Failed = failure
+		}
+	}
 	if o.Veto = k.world.veto(); k.world == inhibited {
 		o.Blocked = v1alpha1.ReasonInhibited
 	}
 	if k.apply == 3 {
-		o.Apply.Failed = "explored"
+		o.Apply.Failed = failure
 	}
 	if k.refused {
 		o.RebootError = "explored"
@@ -139,18 +157,53 @@ func (m *model) hostSteps(s *state, i int, yield func(*event, *state)) {
 		do(evicted, 0, func(t *node, _ *event) { t.pods, t.drain = false, 2 })
 	}
 	if n.apply == 1 {
-		do(applied, 0, func(t *node, _ *event) {
-			if t.apply = 2; t.change != 0 {
-				t.version, t.change = t.change, 0
-			}
-			t.known = t.change
-		})
+		m.stepSteps(n, do)
 		if m.fault(s, failApply) {
 			do(failApply, 0, func(t *node, _ *event) { t.apply = 3 })
 		}
 	}
+	if m.Units {
+		m.unitSteps(s, n, do)
+	}
 	if n.look != halfLook {
 		m.takeStep(s, i, do)
+	}
+}
+
+// stepSteps yields the ends of a step of the plan. After it, the host begins the next one at once, or its read is too
+// old by then, and it needs another.
+func (m *model) stepSteps(n *node, do doer) {
+	if n.stepsDone+1 < planSteps {
+		for late := range uint8(2) {
+			do(applied, int8(late), func(t *node, _ *event) { t.stepsDone, t.apply = t.stepsDone+1, 1-late })
+		}
+		return
+	}
+	do(applied, 0, func(t *node, _ *event) {
+		if t.apply, t.stepsDone, t.carried = 2, planSteps, t.recorded; t.change != 0 {
+			t.version, t.change = t.change, 0
+		}
+		t.known = t.change
+	})
+}
+
+// unitSteps yields what happens to the host's hook units.
+func (m *model) unitSteps(s *state, n *node, do doer) {
+	switch n.hooks {
+	case workRuns:
+		do(ranHooks, 0, func(t *node, _ *event) {
+			if t.hooks = workDone; states[t.hstate] == v1alpha1.StateBeforeUncordon {
+				t.hooked = 0
+			}
+		})
+		if n.look == noLook {
+			do(lateHooks, 0, func(t *node, _ *event) { t.hooks = workLate })
+		}
+		if m.fault(s, failHooks) {
+			do(failHooks, 0, func(t *node, _ *event) { t.hooks = workFailed })
+		}
+	case workFailed:
+		do(dueHooks, 0, func(t *node, _ *event) { t.hooks = workDue })
 	}
 }
 
@@ -170,6 +223,9 @@ func (m *model) takeStep(s *state, i int, do doer) {
 		if d.do != step.DoDrain {
 			t.drain = 0
 		}
+		if d.do != step.DoHooks && (t.hooks == workRuns || t.hooks == workLate) {
+			t.hooks = noWork
+		}
 		switch {
 		case d.read == step.ReadShutdown:
 			t.shut = 1
@@ -186,10 +242,20 @@ func (m *model) takeStep(s *state, i int, do doer) {
 		case d.do == step.DoDrain && k.drain == 0:
 			t.drain, t.dturn, t.dstate = 1, view.turn, view.state
 		case d.do == step.DoApply && k.apply == 0:
-			t.apply = 1
+			if t.apply = 1; t.recorded != view.turn {
+				t.recorded, t.stepsDone = view.turn, 0
+			}
+			e.starts = d.do
+		case d.do == step.DoHooks && k.hooks != workRuns:
+			t.hooks, t.hturn, t.hstate = workRuns, view.turn, view.state
+			if view.st() != v1alpha1.StateBeforeUncordon {
+				t.hooked = view.turn
+			}
+			e.starts = d.do
 		case d.do == step.DoReboot:
 			t.down, t.shut, t.look = true, 2, noLook
 			t.rebooted = view.turn
+			e.starts = d.do
 			e.reboots, e.turnSeen, e.grantSeen = true, view.turn, view.grant
 		}
 	})

@@ -1,7 +1,5 @@
 package explore
 
-import "lockkeeper.dev/lockkeeper/api/v1alpha1"
-
 // doer yields one step of one node.
 type doer func(k kind, arg int8, f func(*node, *event))
 
@@ -30,7 +28,7 @@ func (n *node) boots(updated bool) {
 	if updated && n.change != 0 {
 		n.version = n.change
 	}
-	n.change = 0
+	n.change, n.stepsDone, n.recorded = 0, 0, 0
 	n.dies()
 }
 
@@ -71,7 +69,7 @@ func (m *model) machineSteps(s *state, i int, yield func(*event, *state)) {
 		do(notReady, 0, write(func(o *object) { o.ready = false }))
 	}
 	if m.Hooks && api.turn != 0 {
-		for h, stage := range []v1alpha1.State{v1alpha1.StateBeforeDrain, v1alpha1.StateBeforeReboot, v1alpha1.StateBeforeUncordon} {
+		for h, stage := range hookStages {
 			if api.st() == stage {
 				do(confirm, 0, write(func(o *object) { o.hooks[h] = o.turn }))
 			}

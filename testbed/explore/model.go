@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/step"
 	"lockkeeper.dev/lockkeeper/node/turn"
 	"lockkeeper.dev/lockkeeper/policy"
 )
@@ -42,6 +43,7 @@ type Config struct {
 	Kinds  kindSet
 	Plan   Plan
 	Hooks  bool // a hook in each stage, which may or may not be confirmed
+	Units  bool // each host has hook units of its own in each hook stage
 	Wait   bool // the timeouts of the drain and of all hooks are Wait
 	Absent bool // nodes begin without any labels instead of idle
 	// Lag lets a term's view of the Nodes lag behind, and lets its writes land when they are decided. Without Lag the
@@ -76,7 +78,7 @@ func (c Config) String() string {
 	for _, o := range []struct {
 		on   bool
 		word string
-	}{{c.Hooks, ", hooks"}, {c.Wait, ", timeouts that wait"}, {c.Absent, ", from nothing"}, {c.Lag, ", lagging views"}} {
+	}{{c.Hooks, ", hooks"}, {c.Units, ", hook units"}, {c.Wait, ", timeouts that wait"}, {c.Absent, ", from nothing"}, {c.Lag, ", lagging views"}} {
 		if o.on {
 			text.WriteString(o.word)
 		}
@@ -96,6 +98,9 @@ type model struct {
 	world    world
 	disposed int // the number of writes of dead writers that did not fit into the model
 }
+
+// planSteps is the number of units that a plan restarts.
+const planSteps = 2
 
 func newModel(c Config) *model {
 	m := &model{Config: c, tables: newTables(), read: map[uint32]turn.Node{}, steps: map[seen]*did{}, decides: map[snapshot][]round{}}
@@ -135,7 +140,7 @@ func (m *model) begin() state {
 		if !m.Absent {
 			o.state = number(states, v1alpha1.StateIdle)
 			o.wants = 1 + number(wantsList, wants)
-			o.host = hostRecord{boot: 1, start: 1, uid: 1, managed: true, drains: drains, change: 2, version: 1}
+			o.host = hostRecord{boot: 1, start: 1, uid: 1, managed: true, units: m.Units, drains: drains, change: 2, version: 1}
 		}
 		n.api = m.object(o)
 		n.terms[0].vcur = true
@@ -208,6 +213,8 @@ type event struct {
 	reboots   bool
 	turnSeen  uint8
 	grantSeen grantRecord
+	// starts is what the host begins: hook units or a step of its plan, or "".
+	starts step.Effect
 	// publishes is true if the host's write contains wants.
 	publishes bool
 	// leaseWas is the Lease before the step.

@@ -35,6 +35,9 @@ type hostRecord struct {
 	boot, uid       uint8
 	start           uint8 // start time of the process, different for each process
 	managed, drains bool
+	hookFailed      bool
+	applyFailed     bool
+	units           bool  // it has hook units in each hook stage
 	part            uint8 // the turn that the host takes part in
 	veto            uint8
 	change, version uint8 // the OS version after the change, 0: no change; the current OS version

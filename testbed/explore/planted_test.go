@@ -52,6 +52,9 @@ var planted = []struct {
 	{WaitsInSilence, "progress", func(c *Config) { c.Kinds = 0 }},
 	{OverdueStays, "progress", func(c *Config) { c.Kinds, c.Hooks = 0, true }},
 	{VetoIgnored, "progress", func(c *Config) { c.Kinds = kindsOf(unmanage) }},
+	{ReadsOnce, "reads", func(c *Config) { c.Plan, c.Kinds = DrainApply, 0 }},
+	{HalfIsDone, "carried out", func(c *Config) { c.Plan, c.Kinds = ApplyOnly, kindsOf(killProcess) }},
+	{PartForgotten, "undone", func(c *Config) { c.Units, c.Kinds = true, kindsOf(cancel) }},
 	{BackoffStays, "progress", func(c *Config) { c.Kinds = kindsOf(uncordon) }},
 }
 

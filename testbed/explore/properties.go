@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/step"
 	"lockkeeper.dev/lockkeeper/node/turn"
 )
 
@@ -36,6 +37,9 @@ var properties = []property{
 	{"need", backOutsNeeded},
 	{"one term", oneTerm},
 	{"released", releasedWhole},
+	{"reads", readsBefore},
+	{"carried out", carriedOut},
+	{"undone", hooksUndone},
 }
 
 // disturbed reports whether the node is marked, cordoned by lockkeeper, or about to reboot.
@@ -304,6 +308,47 @@ func releasedWhole(_ *model, e *event, _, _ *state) string {
 		return ""
 	case a.mark, a.wants != 0, a.ack != ackRecord{}, a.turn != 0, a.grant.turn != 0, a.last.turn != 0:
 		return "the write that releases a Node leaves keys of lockkeeper on it"
+	}
+	return ""
+}
+
+// readsBefore checks that a host begins hook units, a step of its plan or the reboot only after the reads for a commit,
+// and not if they showed a stop, a pause or another leader.
+func readsBefore(m *model, e *event, _, _ *state) string {
+	if e.starts == step.DoNothing {
+		return ""
+	}
+	n, o := &e.host, &m.objects[e.host.seen()]
+	switch {
+	case n.look != commitLook:
+		return fmt.Sprintf("the host begins its %s without the reads before it", e.starts)
+	case !n.lx || n.ls:
+		return fmt.Sprintf("the host begins its %s although it read the stop", e.starts)
+	case o.paused && o.managed == 0:
+		return fmt.Sprintf("the host begins its %s although its Node is paused", e.starts)
+	case n.lh != o.grant.epoch:
+		return fmt.Sprintf("the host begins its %s in a turn of another leader", e.starts)
+	}
+	return ""
+}
+
+// carriedOut checks that a host reports a plan as applied only after each of its steps. After a crash, the boot itself
+// may have applied the rest.
+func carriedOut(_ *model, e *event, _, _ *state) string {
+	a := &e.after
+	if e.writer == hostWrites && a.st() == v1alpha1.StateApplying && a.ack != e.before.ack && a.says(v1alpha1.ReportDone) &&
+		a.grant.boot == e.host.boot && e.host.carried != a.turn {
+		return "the host reports a plan as applied before it has done each step"
+	}
+	return ""
+}
+
+// hooksUndone checks that a turn does not end before the hook units of before-uncordon have undone what those of the
+// stages before did, whatever crashed in between.
+func hooksUndone(_ *model, e *event, before, _ *state) string {
+	if (e.writer == leadWrites || e.writer == lateLeader) && e.before.st().InTurn() && e.after.st() == v1alpha1.StateIdle &&
+		before.n[e.node].hooked == e.before.turn {
+		return "the turn ends, and no hook unit has undone what hook units did"
 	}
 	return ""
 }

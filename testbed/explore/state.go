@@ -28,7 +28,11 @@ type node struct {
 	lx, ls, le    bool  // the Lease existed; the stop was set; pods were left
 	drain         uint8 // 0 none, 1 runs, 2 finished
 	dturn, dstate uint8 // for this stage
-	apply         uint8 // 0 none, 1 runs, 2 done, 3 failed
+	apply         uint8 // 0: the next step of the plan needs a read, 1: a step runs, 2: all steps are done, 3: one failed
+	stepsDone     uint8 // by the record in the runtime directory,
+	recorded      uint8 // which is about this turn
+	hooks         workState
+	hturn, hstate uint8 // for this stage
 	shut          uint8 // 0 not known, 1 none, 2 in progress
 	refused       uint8 // the turn whose reboot logind refused
 
@@ -42,6 +46,8 @@ type node struct {
 	promoted  bool  // the boot is the same as at the promotion to rebooting
 	lookFair  bool  // the Lease had the grant's epoch when the reads began
 	latePod   bool  // a pod came to the cordoned node
+	carried   uint8 // the turn whose plan was carried out completely
+	hooked    uint8 // the turn in which units of before-drain or before-reboot began, and that no unit has undone yet
 	freed     bool  // the Node was deleted while a reboot was committed or pending
 }
 
@@ -69,6 +75,18 @@ const (
 	leaseLook           // only the Lease was read, or the Node has changed since
 	halfLook            // the Node was read, the Lease not yet
 	commitLook          // everything was read
+)
+
+// workState is the state of the host's hook units in one stage.
+type workState uint8
+
+const (
+	noWork workState = iota
+	workRuns
+	workDone
+	workFailed
+	workDue  // it failed, and its pause is over
+	workLate // its next unit needs another read
 )
 
 type writeState uint8
@@ -206,13 +224,16 @@ func (t *tables) settle(n *node) {
 	if !n.proc {
 		n.started = 0
 		n.src, n.known, n.vcur, n.view, n.look = false, 0, false, 0, noLook
-		n.drain, n.apply, n.shut, n.refused = 0, 0, 0, 0
+		n.drain, n.apply, n.shut, n.refused, n.hooks = 0, 0, 0, 0, noWork
 	} else if !n.vcur && n.look != halfLook && n.look != commitLook {
 		// A lagging watch matters only for an action without a write, and such an action needs complete reads.
 		n.vcur, n.view = true, 0
 	}
-	if o := &t.objects[n.seen()]; o.st() != v1alpha1.StateApplying {
-		n.apply = 0
+	if o.st() != v1alpha1.StateApplying && t.objects[n.seen()].st() != v1alpha1.StateApplying {
+		n.apply, n.stepsDone, n.recorded, n.carried = 0, 0, 0, 0
+	}
+	if n.hooks == noWork {
+		n.hturn, n.hstate = 0, 0
 	}
 	if n.drain == 0 {
 		n.dturn, n.dstate = 0, 0
@@ -282,7 +303,7 @@ func (t *tables) renumber(n *node) {
 		}
 	})
 	epoch(&n.lh)
-	for _, turn := range []*uint8{&n.dturn, &n.refused, &n.rebooted, &n.cancelled} {
+	for _, turn := range []*uint8{&n.dturn, &n.hturn, &n.refused, &n.rebooted, &n.cancelled, &n.recorded, &n.carried, &n.hooked} {
 		*turn = turns[*turn] // a turn without a reference never comes back
 	}
 }

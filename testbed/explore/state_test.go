@@ -20,8 +20,8 @@ func walk(t *testing.T, c Config) *explorer {
 
 // TestStates checks the assumptions of the search for every state of a small one.
 func TestStates(t *testing.T) {
-	c := Config{Nodes: 2, Budget: 1, Faults: 1, Stale: 1, Hooks: true,
-		Kinds: kindsOf(crash, pause, forceDetach, unmanage, strip, deleteNode, age, crashLeader)}
+	c := Config{Nodes: 2, Budget: 1, Faults: 1, Stale: 1, Hooks: true, Units: true,
+		Kinds: kindsOf(crash, failHooks, forceDetach, unmanage, strip, deleteNode, age, crashLeader)}
 	x := walk(t, c)
 	for i, o := range x.objects[1:] {
 		back := object{uid: o.uid, boot: o.boot, ready: o.ready, unsched: o.unsched, last: o.last}

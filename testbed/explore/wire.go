@@ -60,12 +60,27 @@ func (o *object) wire() (labels, annotations map[string]string) {
 }
 
 func (h *hostRecord) record() *v1alpha1.Host {
-	return &v1alpha1.Host{
+	r := &v1alpha1.Host{
 		Protocol: v1alpha1.Protocol, Version: "explored", NodeUID: id("u", h.uid), BootID: id("b", h.boot),
 		Started: at(h.start), Managed: h.managed, Drains: h.drains, Changes: changes(h.change), OSVersion: version(h.version),
 		TakesPart: id("t", h.part), Veto: reasons[h.veto], Steps: steps(h.change, h.drains),
 	}
+	if h.hookFailed {
+		r.HookFailed = failure
+	}
+	if h.applyFailed {
+		r.ApplyFailed = failure
+	}
+	if h.units {
+		r.HookStages = hookStages
+	}
+	return r
 }
+
+// failure is what a host reports of everything that fails.
+const failure = "explored"
+
+var hookStages = []v1alpha1.State{v1alpha1.StateBeforeDrain, v1alpha1.StateBeforeReboot, v1alpha1.StateBeforeUncordon}
 
 // steps returns the steps of a plan. The host does not check the steps of a reboot, so every plan restarts a unit, each
 // a different one.
@@ -133,7 +148,7 @@ func (o *object) read(labels, annotations map[string]string) {
 		o.wants = 1 + number(wantsList, k.Wants)
 		o.host = hostRecord{
 			boot: num(k.Host.BootID), start: uint8(k.Host.Started.Sub(now) / time.Second), uid: num(k.Host.NodeUID), managed: k.Host.Managed, drains: k.Host.Drains,
-			change: changeNum(k.Host.Changes), version: versionNum(k.Host.OSVersion), part: num(k.Host.TakesPart), veto: number(reasons, k.Host.Veto),
+			change: changeNum(k.Host.Changes), version: versionNum(k.Host.OSVersion), part: num(k.Host.TakesPart), veto: number(reasons, k.Host.Veto), units: len(k.Host.HookStages) > 0, hookFailed: k.Host.HookFailed != "", applyFailed: k.Host.ApplyFailed != "",
 		}
 	}
 	if k.Ack != (v1alpha1.Ack{}) {
