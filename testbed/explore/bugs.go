@@ -48,6 +48,8 @@ const (
 	ReadsOnce
 	HalfIsDone
 	PartForgotten
+	ControlIgnored
+	ControlOnlyGranted
 )
 
 var bugNames = []string{
@@ -65,6 +67,7 @@ var bugNames = []string{
 	"a not-before that never passes",
 	"no read between the steps of a plan", "a plan that counts as carried out after its first step",
 	"a host that forgets that it took part in the turn",
+	"no rule for control-plane nodes", "a rule for control-plane nodes that leaves out late grants",
 }
 
 // String returns a description of the bug.
@@ -177,6 +180,10 @@ func (b Bug) show(n *turn.Node, s *rollout.Snapshot) {
 		if n.Ack.BootID != "" {
 			n.Ack.BootID = n.BootID
 		}
+	case ControlIgnored:
+		n.ControlPlane = false
+	case ControlOnlyGranted:
+		n.ControlPlane = n.ControlPlane && (!n.InTurn() || n.Grant == nil || n.Grant.Epoch == s.Epoch)
 	case VetoIgnored:
 		if h := n.Host; h != nil && n.Managed != nil && !*n.Managed {
 			seen := *h

@@ -15,6 +15,7 @@ type snapshot struct {
 	stopped   bool
 	uncertain [maxNodes]bool
 	views     [maxNodes]uint32 // 0: the Node does not exist
+	control   [maxNodes]bool
 }
 
 // round is the result of one decision: the writes, by node. 0 means no write.
@@ -53,7 +54,9 @@ func (m *model) decide(k snapshot) []round {
 			name := id("n", uint8(order[i])+1)
 			names[name] = i
 			if view != 0 {
-				s.Nodes = append(s.Nodes, m.facts(view, name))
+				n := m.facts(view, name)
+				n.ControlPlane = k.control[i]
+				s.Nodes = append(s.Nodes, n)
 				if k.uncertain[i] {
 					s.Uncertain[name] = true
 				}
@@ -87,6 +90,7 @@ func (m *model) rounds(s *state, k int) []round {
 	q := snapshot{term: int8(k), stopped: s.terms[k].stopSeen}
 	for i := range m.Nodes {
 		t := &s.n[i].terms[k]
+		q.control[i] = s.n[i].control
 		if t.write == toSend {
 			return nil // the current round is not finished
 		}

@@ -42,10 +42,12 @@ type Config struct {
 	Faults int // the number of faults in a run, of these kinds
 	Kinds  kindSet
 	Plan   Plan
-	Hooks  bool // a hook in each stage, which may or may not be confirmed
-	Units  bool // each host has hook units of its own in each hook stage
-	Wait   bool // the timeouts of the drain and of all hooks are Wait
-	Absent bool // nodes begin without any labels instead of idle
+	// Control is the number of control-plane nodes.
+	Control int
+	Hooks   bool // a hook in each stage, which may or may not be confirmed
+	Units   bool // each host has hook units of its own in each hook stage
+	Wait    bool // the timeouts of the drain and of all hooks are Wait
+	Absent  bool // nodes begin without any labels instead of idle
 	// Lag lets a term's view of the Nodes lag behind, and lets its writes land when they are decided. Without Lag the
 	// view is current, and the writes are in flight for any time. See doc.go.
 	Lag bool
@@ -72,6 +74,9 @@ func (c Config) String() string {
 		text.WriteString(fmt.Sprintf(" of %d kinds", bits.OnesCount64(uint64(c.Kinds))))
 	}
 	text.WriteString([...]string{"", ", no drain", ", apply on a drained node", ", apply"}[c.Plan])
+	if c.Control > 0 {
+		text.WriteString(fmt.Sprintf(", %d control-plane", c.Control))
+	}
 	if c.Stale > 1 {
 		text.WriteString(fmt.Sprintf(", %d stale rounds", c.Stale))
 	}
@@ -135,7 +140,7 @@ func (m *model) begin() state {
 	s.terms[0] = term{live: true, listed: true}
 	wants, drains := m.Plan.wants()
 	for i := range m.Nodes {
-		n := node{boot: 1, version: 1, change: 2, pods: true, proc: true, started: 1, src: true, known: 2, vcur: true}
+		n := node{control: i < m.Control, boot: 1, version: 1, change: 2, pods: true, proc: true, started: 1, src: true, known: 2, vcur: true}
 		o := object{uid: 1, boot: 1, ready: true}
 		if !m.Absent {
 			o.state = number(states, v1alpha1.StateIdle)

@@ -55,6 +55,8 @@ var planted = []struct {
 	{ReadsOnce, "reads", func(c *Config) { c.Plan, c.Kinds = DrainApply, 0 }},
 	{HalfIsDone, "carried out", func(c *Config) { c.Plan, c.Kinds = ApplyOnly, kindsOf(killProcess) }},
 	{PartForgotten, "undone", func(c *Config) { c.Units, c.Kinds = true, kindsOf(cancel) }},
+	{ControlIgnored, "control plane", func(c *Config) { c.Budget, c.Control, c.Kinds = 2, 2, 0 }},
+	{ControlOnlyGranted, "control plane", func(c *Config) { c.Budget, c.Control, c.Kinds = 2, 2, kindsOf(takeOver) }},
 	{BackoffStays, "progress", func(c *Config) { c.Kinds = kindsOf(uncordon) }},
 }
 

@@ -171,7 +171,9 @@ func (p *progress) rest(w world, s *state, end bool) (waits int, text string) {
 	cordoned := false
 	for i := range p.Nodes {
 		if s.n[i].api != 0 {
-			snap.Nodes = append(snap.Nodes, p.facts(s.n[i].api, id("n", uint8(i)+1)))
+			n := p.facts(s.n[i].api, id("n", uint8(i)+1))
+			n.ControlPlane = s.n[i].control
+			snap.Nodes = append(snap.Nodes, n)
 			cordoned = cordoned || p.objects[s.n[i].api].unsched
 		}
 	}

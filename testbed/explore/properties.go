@@ -19,6 +19,7 @@ type property struct {
 // properties lists all safety properties, by name.
 var properties = []property{
 	{"budget", budget},
+	{"control plane", controlPlane},
 	{"one reboot per turn", oneReboot},
 	{"drained", drained},
 	{"cancelled", cancelHeld},
@@ -57,6 +58,35 @@ func budget(m *model, _ *event, _, s *state) string {
 	}
 	if count > m.Budget {
 		return fmt.Sprintf("%d nodes are disturbed, %d allowed", count, m.Budget)
+	}
+	return ""
+}
+
+// controlPlane checks that no second control-plane node is disturbed, whatever the budget, and that the leader grants no
+// turn to one while another is not Ready, unschedulable or in a turn.
+func controlPlane(m *model, e *event, before, s *state) string {
+	count := 0
+	for i := range m.Nodes {
+		if s.n[i].control && disturbed(m, &s.n[i]) {
+			count++
+		}
+	}
+	if count > 1 {
+		return fmt.Sprintf("%d control-plane nodes are disturbed", count)
+	}
+	if e.action.kind != decide || m.Lag || !m.holds(before, e.term) {
+		return ""
+	}
+	for i := range m.Nodes {
+		if w := &s.n[i].terms[e.term]; !s.n[i].control || w.write != toSend || !w.grant {
+			continue
+		}
+		for k := range m.Nodes {
+			o := &m.objects[before.n[k].api]
+			if k != i && before.n[k].control && o.exists() && (!o.ready || o.unsched || o.st().InTurn()) {
+				return "a control-plane node is granted its turn while another is not available"
+			}
+		}
 	}
 	return ""
 }
@@ -250,12 +280,12 @@ func clockRuns(_ *model, e *event, _, _ *state) string {
 }
 
 // backOutsNeeded checks that a new leader backs out no more turns than exceed the budget. Nodes that will be
-// available after they finish their turns do not count.
+// available after they finish their turns do not count. Of control-plane nodes, all but one may be backed out.
 func backOutsNeeded(m *model, e *event, before, s *state) string {
 	if e.action.kind != decide || m.Lag || !m.holds(before, e.term) {
 		return ""
 	}
-	gone, back := 0, 0
+	gone, back, control := 0, 0, 0
 	for i := range m.Nodes {
 		o := &m.objects[before.n[i].api]
 		finishes := (o.st() == v1alpha1.StateBeforeUncordon || o.st() == v1alpha1.StateUncordoning) && o.ready && (o.mark || !o.unsched)
@@ -264,12 +294,15 @@ func backOutsNeeded(m *model, e *event, before, s *state) string {
 		if o.exists() && !finishes && (o.st().InTurn() || o.mark || o.unsched || !o.ready || lost) {
 			gone++
 		}
+		if before.n[i].control && (o.st().InTurn() || o.mark || lost) {
+			control++
+		}
 		if w.write == toSend && reasons[m.objects[w.obj].grant.reason] == v1alpha1.ReasonOverBudget &&
 			reasons[o.grant.reason] != v1alpha1.ReasonOverBudget {
 			back++
 		}
 	}
-	if back > 0 && back > gone-m.Budget {
+	if back > 0 && back > max(gone-m.Budget, control-1) {
 		return fmt.Sprintf("%d turns backed out; %d nodes are unavailable and not about to finish; the budget is %d", back, gone, m.Budget)
 	}
 	return ""

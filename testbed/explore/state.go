@@ -11,6 +11,7 @@ type node struct {
 	api uint32
 
 	// The machine.
+	control       bool // it is a control-plane node
 	boot, version uint8
 	change        uint8 // the change that the update engine has staged; 0: none
 	pods          bool  // something evictable runs on it
