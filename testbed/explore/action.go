@@ -11,6 +11,8 @@ type kind uint8
 // kindSet is a set of kinds of faults.
 type kindSet uint64
 
+const _ kindSet = 1 << (deleteLease - crash) // the last kind has to fit
+
 const (
 	// Steps of a host's process.
 	stepHost kind = iota
@@ -68,6 +70,9 @@ const (
 	forceDetach
 	unmanage
 	strip
+	request
+	requestNow
+	withdraw
 	deleteNode
 	age
 	loseWrite
@@ -86,20 +91,23 @@ var kindNames = map[kind]string{
 	resume: "resume", attach: "attach", manage: "manage", goOn: "go", recreateLease: "recreate-lease", recreateNode: "recreate", clearTurn: "retry",
 	crash: "CRASH", rollback: "ROLLBACK", killProcess: "KILL", cancel: "CANCEL", restage: "RESTAGE", refuseReboot: "REFUSE-REBOOT",
 	failApply: "FAIL-APPLY", failHooks: "FAIL-HOOKS", sicken: "SICKEN", latePod: "LATE-POD", cordon: "CORDON", uncordon: "UNCORDON", pause: "PAUSE",
-	detach: "DETACH", forceDetach: "FORCE-DETACH", unmanage: "UNMANAGE", strip: "STRIP", deleteNode: "DELETE", age: "AGE",
+	detach: "DETACH", forceDetach: "FORCE-DETACH", unmanage: "UNMANAGE", strip: "STRIP", request: "REQUEST", requestNow: "REQUEST-NOW", withdraw: "WITHDRAW", deleteNode: "DELETE", age: "AGE",
 	loseWrite: "LOSE", crashLeader: "CRASH-LEADER", takeOver: "TAKE-OVER", stop: "STOP", blankLease: "BLANK-LEASE", deleteLease: "DELETE-LEASE",
 }
 
 func kindsOf(kinds ...kind) (s kindSet) {
 	for _, k := range kinds {
-		s |= 1 << k
+		s |= 1 << (k - crash)
 	}
 	return s
 }
 
-// allKinds is the set of all kinds of faults.
+// allKinds is the set of all kinds of faults, except those about requests.
 var allKinds = kindsOf(crash, rollback, killProcess, cancel, restage, refuseReboot, failApply, failHooks, sicken, latePod, cordon, uncordon,
 	pause, detach, forceDetach, unmanage, strip, deleteNode, age, loseWrite, crashLeader, takeOver, stop, blankLease, deleteLease)
+
+// requests is the set of what admins do with requests for reboots.
+var requests = kindsOf(request, requestNow, withdraw)
 
 // action identifies one step, so that a script of steps can be replayed.
 type action struct {

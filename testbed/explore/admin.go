@@ -52,6 +52,7 @@ func (m *model) adminSteps(s *state, i int, yield func(*event, *state)) {
 			})
 		}
 	}
+	m.requestSteps(s, &api, do, write)
 	for _, t := range []uint8{api.turn, api.last.turn} {
 		failed := t != 0 && (t == api.turn && results[api.grant.result] == v1alpha1.ResultFailed ||
 			t == api.turn && api.says(v1alpha1.ReportFailed) || t == api.last.turn && results[api.last.result] == v1alpha1.ResultFailed)
@@ -76,6 +77,25 @@ func (m *model) adminSteps(s *state, i int, yield func(*event, *state)) {
 			// A deleted Node frees its slot, even if its host continues to work.
 			t.freed = t.freed || t.down || api.committed()
 		})
+	}
+}
+
+// requestSteps yields what admins do with requests. A request that is set again has another text.
+func (m *model) requestSteps(s *state, api *object, do doer, write func(func(*object)) func(*node, *event)) {
+	for _, r := range []struct {
+		kind kind
+		of   func(*object) *uint8
+	}{{request, func(o *object) *uint8 { return &o.request }}, {requestNow, func(o *object) *uint8 { return &o.now }}} {
+		if !m.fault(s, r.kind) {
+			continue
+		}
+		do(r.kind, 0, func(t *node, e *event) {
+			write(func(o *object) { *r.of(o) = 1 + *r.of(o)%2 })(t, e)
+			t.asked = true
+		})
+	}
+	if m.fault(s, withdraw) && api.requested() {
+		do(withdraw, 0, write(func(o *object) { o.request, o.now = 0, 0 }))
 	}
 }
 

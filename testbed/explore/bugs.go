@@ -50,6 +50,8 @@ const (
 	PartForgotten
 	ControlIgnored
 	ControlOnlyGranted
+	RequestSwallowed
+	RequestRepeated
 )
 
 var bugNames = []string{
@@ -68,6 +70,7 @@ var bugNames = []string{
 	"no read between the steps of a plan", "a plan that counts as carried out after its first step",
 	"a host that forgets that it took part in the turn",
 	"no rule for control-plane nodes", "a rule for control-plane nodes that leaves out late grants",
+	"a request removed that was set after the commit", "a turn for a request that is gone",
 }
 
 // String returns a description of the bug.
@@ -161,6 +164,8 @@ func (b Bug) decide(s rollout.Snapshot) rollout.Outcome {
 			m.To = v1alpha1.StateBeforeDrain
 		case b == ReleaseLeavesKeys && m != nil:
 			m.LetGo = false
+		case b == RequestSwallowed && m != nil && m.Last != nil && m.Last.Result == v1alpha1.ResultDone:
+			m.Remove = append(m.Remove, v1alpha1.AnnotationRequest, v1alpha1.AnnotationRequestNow)
 		case b == OverdueStays && m != nil && m.On == turn.Aborted:
 			out.Verdicts[i].Move, out.Verdicts[i].Held = nil, v1alpha1.ReasonOverdue
 		case m == nil || m.Grant == nil:
@@ -179,6 +184,10 @@ func (b Bug) show(n *turn.Node, s *rollout.Snapshot) {
 	case NoBootInAcks:
 		if n.Ack.BootID != "" {
 			n.Ack.BootID = n.BootID
+		}
+	case RequestRepeated:
+		if h := n.Host; h != nil && v1alpha1.Has(h.Changes, v1alpha1.SourceRequest) && n.Request == nil {
+			n.Request = &v1alpha1.Request{Action: "reboot"}
 		}
 	case ControlIgnored:
 		n.ControlPlane = false

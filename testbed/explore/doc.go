@@ -12,7 +12,7 @@
 //     a commit (the Node, then the Lease, the sources and the pods);
 //   - up to two living terms of coordinators;
 //   - writes that are lost, late, or that land after their writer has died;
-//   - admins.
+//   - admins, with their intents and their requests for reboots.
 //
 // The model must not know how a core reaches a decision. The properties are in properties.go and progress.go, and the
 // steps in the other files. Neither imports any lockkeeper package except the pure ones.

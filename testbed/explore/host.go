@@ -93,8 +93,9 @@ func (m *model) step(k seen) *did {
 		o.RebootError = "explored"
 	}
 	if k.src {
-		o.Sources = step.Sources{Complete: true, Changes: changes(k.known), Wants: v1alpha1.WantsNothing}
-		if k.known != 0 {
+		requested := o.Node.Request != nil
+		o.Sources = step.Sources{Complete: true, Changes: changes(k.known, requested), Wants: v1alpha1.WantsNothing}
+		if k.known != 0 || requested {
 			o.Sources.Wants, o.Sources.Drains = m.Plan.wants()
 			o.Sources.Steps = steps(k.known, o.Sources.Drains)
 		}

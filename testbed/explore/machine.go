@@ -20,11 +20,11 @@ func (m *model) on(s *state, i int, yield func(*event, *state)) doer {
 }
 
 // fault reports whether a fault of this kind may still happen.
-func (m *model) fault(s *state, k kind) bool { return s.faults > 0 && m.Kinds&(1<<k) != 0 }
+func (m *model) fault(s *state, k kind) bool { return s.faults > 0 && m.Kinds&(1<<(k-crash)) != 0 }
 
 // boots takes the machine through a boot. Afterwards a staged update is either active or rolled back.
 func (n *node) boots(updated bool) {
-	n.boot, n.down, n.sick, n.promoted, n.freed = fresh, false, false, false, false
+	n.boot, n.down, n.sick, n.promoted, n.freed, n.asked = fresh, false, false, false, false, false
 	if updated && n.change != 0 {
 		n.version = n.change
 	}

@@ -21,6 +21,7 @@ const (
 	RebootOnly
 	DrainApply
 	ApplyOnly
+	Requested // by an admin, with no change on the host
 )
 
 func (p Plan) wants() (v1alpha1.Wants, bool) {
@@ -73,7 +74,7 @@ func (c Config) String() string {
 	if c.Kinds != allKinds {
 		text.WriteString(fmt.Sprintf(" of %d kinds", bits.OnesCount64(uint64(c.Kinds))))
 	}
-	text.WriteString([...]string{"", ", no drain", ", apply on a drained node", ", apply"}[c.Plan])
+	text.WriteString([...]string{"", ", no drain", ", apply on a drained node", ", apply", ", requested"}[c.Plan])
 	if c.Control > 0 {
 		text.WriteString(fmt.Sprintf(", %d control-plane", c.Control))
 	}
@@ -146,6 +147,10 @@ func (m *model) begin() state {
 			o.state = number(states, v1alpha1.StateIdle)
 			o.wants = 1 + number(wantsList, wants)
 			o.host = hostRecord{boot: 1, start: 1, uid: 1, managed: true, units: m.Units, drains: drains, change: 2, version: 1}
+		}
+		if m.Plan == Requested {
+			n.change, n.known, n.asked = 0, 0, true
+			o.request, o.host.change, o.host.request = 1, 0, true
 		}
 		n.api = m.object(o)
 		n.terms[0].vcur = true

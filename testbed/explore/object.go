@@ -28,6 +28,8 @@ type object struct {
 	detached uint8 // 1: detached, 2: by force
 	managed  uint8 // 1: managed=false
 	retry    uint8
+	request  uint8    // an admin's request for a reboot; requests with different texts have different numbers
+	now      uint8    // the same, for one that does not wait
 	hooks    [3]uint8 // the id of the turn for which hook "h0" to "h2" is confirmed
 }
 
@@ -40,6 +42,7 @@ type hostRecord struct {
 	units           bool  // it has hook units in each hook stage
 	part            uint8 // the turn that the host takes part in
 	veto            uint8
+	request         bool  // one of the changes is a request
 	change, version uint8 // the OS version after the change, 0: no change; the current OS version
 }
 
@@ -48,7 +51,8 @@ type ackRecord struct{ turn, boot, state, word, reason uint8 }
 // grantRecord holds ages instead of times: how many times the longest timeout has passed since the event.
 type grantRecord struct {
 	turn, epoch, uid, boot, wants, change, version uint8
-	drains, only                                   bool
+	drains, only, asked                            bool  // asked: one of the changes is a request
+	request, now                                   uint8 // which
 	started, stage                                 int8
 	frozen                                         int8 // 1 + age; 0: not frozen
 	pausedFor                                      int8
@@ -57,6 +61,7 @@ type grantRecord struct {
 
 type lastRecord struct {
 	turn, result, reason, change uint8
+	request                      bool // one of the changes is a request
 	backoff                      bool // not-before is in the future
 	digest                       hostRecord
 	wants                        uint8 // the wants behind the digest; 0: none
@@ -94,6 +99,9 @@ func (o *object) exists() bool       { return o.uid != 0 }
 func (o *object) says(w v1alpha1.Report) bool {
 	return o.turn != 0 && o.ack.turn == o.turn && o.ack.state == o.state && words[o.ack.word] == w
 }
+
+// requested reports whether an admin requests a reboot.
+func (o *object) requested() bool { return o.request != 0 || o.now != 0 }
 
 // committed reports whether the host has reported a commit for this turn in its current state.
 func (o *object) committed() bool {
@@ -133,18 +141,43 @@ func versionNum(s string) uint8 {
 	return num(s[1:])
 }
 
-func changes(to uint8) []v1alpha1.Change {
-	if to == 0 {
-		return nil
+func changes(to uint8, requested bool) (all []v1alpha1.Change) {
+	if to != 0 {
+		all = append(all, v1alpha1.Change{Source: v1alpha1.SourceOSUpdate, Version: version(to)})
 	}
-	return []v1alpha1.Change{{Source: v1alpha1.SourceOSUpdate, Version: version(to)}}
+	if requested {
+		all = append(all, v1alpha1.Change{Source: v1alpha1.SourceRequest})
+	}
+	return all
 }
 
-func changeNum(c []v1alpha1.Change) uint8 {
-	if len(c) == 0 {
-		return 0
+func changeNum(changes []v1alpha1.Change) (to uint8, requested bool) {
+	for _, c := range changes {
+		if c.Source == v1alpha1.SourceRequest {
+			requested = true
+		} else {
+			to = versionNum(c.Version)
+		}
 	}
-	return versionNum(c[0].Version)
+	return to, requested
+}
+
+// requestOf returns a request's payload, and requestNum its number.
+func requestOf(n uint8) *v1alpha1.Request {
+	if n == 0 {
+		return nil
+	}
+	return &v1alpha1.Request{Action: "reboot", Reason: id("r", n)}
+}
+
+func requestNum(r *v1alpha1.Request) (request, now uint8) {
+	switch {
+	case r == nil:
+		return 0, 0
+	case r.Now:
+		return 0, num(r.Reason)
+	}
+	return num(r.Reason), 0
 }
 
 // at returns the start time of a process. A process that finds a commit writes its start time before it acts on the

@@ -57,6 +57,8 @@ var planted = []struct {
 	{PartForgotten, "undone", func(c *Config) { c.Units, c.Kinds = true, kindsOf(cancel) }},
 	{ControlIgnored, "control plane", func(c *Config) { c.Budget, c.Control, c.Kinds = 2, 2, 0 }},
 	{ControlOnlyGranted, "control plane", func(c *Config) { c.Budget, c.Control, c.Kinds = 2, 2, kindsOf(takeOver) }},
+	{RequestSwallowed, "request", func(c *Config) { c.Plan, c.Kinds = Requested, requests }},
+	{RequestRepeated, "request", func(c *Config) { c.Plan, c.Kinds = Requested, requests }},
 	{BackoffStays, "progress", func(c *Config) { c.Kinds = kindsOf(uncordon) }},
 }
 

@@ -2,6 +2,7 @@ package explore
 
 import (
 	"fmt"
+	"slices"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/coordinator/rollout"
@@ -142,15 +143,15 @@ func (p *progress) fairStep(w world, s *state, rest bool) (next state, wrote, ok
 
 // adminEnds takes the first step of an admin.
 func (p *progress) adminEnds(s *state) (next state, ok bool) {
-	next, _, ok = p.first(s, adminRank, len(fair), 0)
+	next, _, ok = p.first(s, adminRank, len(fair), nil)
 	return next, ok
 }
 
-func (p *progress) first(s *state, from, to int, lacks kindSet) (next state, wrote, ok bool) {
+func (p *progress) first(s *state, from, to int, lacks []kind) (next state, wrote, ok bool) {
 	best := to
 	p.next(s, func(e *event, t *state) {
 		rank, known := fairRank[e.action.kind]
-		if !known || rank < from || rank >= best || lacks&(1<<e.action.kind) != 0 && (e.action.kind != evicted || e.host.pods) {
+		if !known || rank < from || rank >= best || slices.Contains(lacks, e.action.kind) && (e.action.kind != evicted || e.host.pods) {
 			return
 		}
 		for i := range p.Nodes {
@@ -190,6 +191,7 @@ func (p *progress) rest(w world, s *state, end bool) (waits int, text string) {
 		i := int(num(v.Node)) - 1
 		n := &s.n[i]
 		o := &p.objects[n.api]
+		dead := w == deadHosts && (n.down || !n.proc)
 		switch {
 		case v.Move != nil:
 			return -1, fmt.Sprintf("n%d should move from %s to %s, but no process moves it", i+1, v.Move.From, v.Move.To)
@@ -201,9 +203,9 @@ func (p *progress) rest(w world, s *state, end bool) (waits int, text string) {
 			return i, fmt.Sprintf("n%d waits indefinitely in %s, held=%s", i+1, o.st(), v.Held)
 		case o.mark && v.Held == v1alpha1.ReasonNone:
 			return -1, fmt.Sprintf("n%d is in %s with the mark, without a reason", i+1, o.st())
-		case o.st() == v1alpha1.StateAbsent && o.detached == 0 && o.managed == 0 && v.Held == v1alpha1.ReasonNone && n.proc:
+		case o.st() == v1alpha1.StateAbsent && o.detached == 0 && o.managed == 0 && v.Held == v1alpha1.ReasonNone && !dead:
 			return -1, fmt.Sprintf("n%d is managed, but no process admits it", i+1)
-		case o.st() != v1alpha1.StateIdle || n.change == 0:
+		case o.st() != v1alpha1.StateIdle || n.change == 0 && !o.requested() || dead:
 		case v.Held == v1alpha1.ReasonNone:
 			return -1, fmt.Sprintf("n%d is idle with wants, and waits without a reason", i+1)
 		case end && !cordoned:

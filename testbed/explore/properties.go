@@ -41,6 +41,7 @@ var properties = []property{
 	{"reads", readsBefore},
 	{"carried out", carriedOut},
 	{"undone", hooksUndone},
+	{"request", requestKept},
 }
 
 // disturbed reports whether the node is marked, cordoned by lockkeeper, or about to reboot.
@@ -382,6 +383,22 @@ func hooksUndone(_ *model, e *event, before, _ *state) string {
 	if (e.writer == leadWrites || e.writer == lateLeader) && e.before.st().InTurn() && e.after.st() == v1alpha1.StateIdle &&
 		before.n[e.node].hooked == e.before.turn {
 		return "the turn ends, and no hook unit has undone what hook units did"
+	}
+	return ""
+}
+
+// requestKept checks that the coordinator removes a request only if the host has booted since it was set, and that it
+// grants no turn for a request that is gone.
+func requestKept(_ *model, e *event, before, _ *state) string {
+	b, a := &e.before, &e.after
+	if e.writer != leadWrites && e.writer != lateLeader {
+		return ""
+	}
+	switch {
+	case b.requested() && !a.requested() && before.n[e.node].asked:
+		return "the coordinator removes a request, and the host has not booted since it was set"
+	case !b.st().InTurn() && a.st().InTurn() && b.host.request && b.host.change == 0 && !b.requested() && !b.mark:
+		return "the coordinator grants a turn for a request that is gone"
 	}
 	return ""
 }

@@ -24,16 +24,16 @@ const (
 
 // worlds has for each world the steps that never happen in it, and the end of the description of a violation.
 var worlds = [worldCount]struct {
-	lacks kindSet
+	lacks []kind
 	text  string
 }{
-	unhealthy:    {kindsOf(heal), ", while hosts stay unhealthy after their boot"},
-	unconfirmed:  {kindsOf(confirm), ", while no hook confirms"},
-	podsStay:     {kindsOf(evicted), ", while pods cannot be evicted"},
-	inhibited:    {0, ", while something inhibits shutdowns"},
-	otherManager: {0, ", while another reboot manager is active on the hosts"},
-	hostPaused:   {0, ", while the hosts' own files pause them"},
-	deadHosts:    {kindsOf(start, goDown), ", while hosts that are down stay down"},
+	unhealthy:    {[]kind{heal}, ", while hosts stay unhealthy after their boot"},
+	unconfirmed:  {[]kind{confirm}, ", while no hook confirms"},
+	podsStay:     {[]kind{evicted}, ", while pods cannot be evicted"},
+	inhibited:    {nil, ", while something inhibits shutdowns"},
+	otherManager: {nil, ", while another reboot manager is active on the hosts"},
+	hostPaused:   {nil, ", while the hosts' own files pause them"},
+	deadHosts:    {[]kind{start, goDown}, ", while hosts that are down stay down"},
 }
 
 // veto returns the hosts' own veto in the world.
@@ -77,7 +77,7 @@ var rests = []Rest{
 	}, {
 		Cause: "the host is not healthy after its reboot", End: "the host recovers, or an admin sets `retry`", Held: v1alpha1.ReasonFailed,
 		States: []v1alpha1.State{v1alpha1.StateRebooting},
-		is:     func(_ *progress, w world, s *state, i int) bool { return w == unhealthy && s.n[i].sick },
+		is:     func(_ *progress, w world, s *state, i int) bool { return (w == unhealthy || w == deadHosts) && s.n[i].sick },
 	}, {
 		Cause: "a hook does not confirm, and does not have `onTimeout: Abort` or `Continue`", End: "the hook confirms", Held: v1alpha1.ReasonOverdue,
 		States: []v1alpha1.State{v1alpha1.StateBeforeDrain, v1alpha1.StateBeforeReboot, v1alpha1.StateBeforeUncordon},

@@ -108,6 +108,7 @@ func difference(b, a *object) string {
 	add(a.detached != b.detached, "detached %d", a.detached)
 	add(a.managed != b.managed, "managed=false %t", a.managed == 1)
 	add(a.retry != b.retry, "retry")
+	add(a.request != b.request || a.now != b.now, "request %d, now %d", a.request, a.now)
 	add(a.hooks != b.hooks, "hooks %v", a.hooks)
 	return strings.Join(d, ", ")
 }

@@ -53,6 +53,11 @@ func (o *object) wire() (labels, annotations map[string]string) {
 	if o.managed == 1 {
 		labels[v1alpha1.LabelManaged] = "false"
 	}
+	for key, r := range map[string]*v1alpha1.Request{v1alpha1.AnnotationRequest: requestOf(o.request), v1alpha1.AnnotationRequestNow: requestOf(o.now)} {
+		if r != nil {
+			annotations[key] = v1alpha1.FormatRecord(r)
+		}
+	}
 	for i, t := range o.hooks {
 		set(annotations, v1alpha1.HookAnnotation(hookNames[i]), id("t", t))
 	}
@@ -62,7 +67,7 @@ func (o *object) wire() (labels, annotations map[string]string) {
 func (h *hostRecord) record() *v1alpha1.Host {
 	r := &v1alpha1.Host{
 		Protocol: v1alpha1.Protocol, Version: "explored", NodeUID: id("u", h.uid), BootID: id("b", h.boot),
-		Started: at(h.start), Managed: h.managed, Drains: h.drains, Changes: changes(h.change), OSVersion: version(h.version),
+		Started: at(h.start), Managed: h.managed, Drains: h.drains, Changes: changes(h.change, h.request), OSVersion: version(h.version),
 		TakesPart: id("t", h.part), Veto: reasons[h.veto], Steps: steps(h.change, h.drains),
 	}
 	if h.hookFailed {
@@ -97,8 +102,11 @@ func steps(change uint8, drains bool) (all []v1alpha1.Action) {
 func (g *grantRecord) record() *v1alpha1.Grant {
 	r := &v1alpha1.Grant{
 		Turn: id("t", g.turn), Epoch: id("e", g.epoch), NodeUID: id("u", g.uid), BootID: id("b", g.boot),
-		Wants: wantsList[g.wants], Drains: g.drains, OnlyNode: g.only, Changes: changes(g.change), OSVersion: version(g.version),
+		Wants: wantsList[g.wants], Drains: g.drains, OnlyNode: g.only, Changes: changes(g.change, g.asked), OSVersion: version(g.version),
 		Steps: v1alpha1.StepsDigest(steps(g.change, g.drains || g.only)), Policy: "explored", StartedAt: ago(g.started), StageAt: ago(g.stage), Result: results[g.result], Reason: reasons[g.reason],
+	}
+	if r.Request = requestOf(g.request + g.now); r.Request != nil { // one of the two is 0
+		r.Request.Now = g.now != 0
 	}
 	if g.frozen > 0 {
 		since := ago(g.frozen - 1)
@@ -110,7 +118,7 @@ func (g *grantRecord) record() *v1alpha1.Grant {
 
 func (l *lastRecord) record() *v1alpha1.Last {
 	r := &v1alpha1.Last{
-		Turn: id("t", l.turn), Result: results[l.result], Reason: reasons[l.reason], Changes: changes(l.change), End: now,
+		Turn: id("t", l.turn), Result: results[l.result], Reason: reasons[l.reason], Changes: changes(l.change, l.request), End: now,
 	}
 	if l.backoff {
 		until := now.Add(time.Minute)
@@ -148,8 +156,9 @@ func (o *object) read(labels, annotations map[string]string) {
 		o.wants = 1 + number(wantsList, k.Wants)
 		o.host = hostRecord{
 			boot: num(k.Host.BootID), start: uint8(k.Host.Started.Sub(now) / time.Second), uid: num(k.Host.NodeUID), managed: k.Host.Managed, drains: k.Host.Drains,
-			change: changeNum(k.Host.Changes), version: versionNum(k.Host.OSVersion), part: num(k.Host.TakesPart), veto: number(reasons, k.Host.Veto), units: len(k.Host.HookStages) > 0, hookFailed: k.Host.HookFailed != "", applyFailed: k.Host.ApplyFailed != "",
+			version: versionNum(k.Host.OSVersion), part: num(k.Host.TakesPart), veto: number(reasons, k.Host.Veto), units: len(k.Host.HookStages) > 0, hookFailed: k.Host.HookFailed != "", applyFailed: k.Host.ApplyFailed != "",
 		}
+		o.host.change, o.host.request = changeNum(k.Host.Changes)
 	}
 	if k.Ack != (v1alpha1.Ack{}) {
 		o.ack = ackRecord{num(k.Ack.Turn), num(k.Ack.BootID), number(states, k.Ack.State), number(words, k.Ack.Report), number(reasons, k.Ack.Reason)}
@@ -158,25 +167,33 @@ func (o *object) read(labels, annotations map[string]string) {
 	if g := k.Grant; g != nil {
 		o.grant = grantRecord{
 			turn: num(g.Turn), epoch: num(g.Epoch), uid: num(g.NodeUID), boot: num(g.BootID), wants: number(wantsList, g.Wants),
-			change: changeNum(g.Changes), version: versionNum(g.OSVersion), drains: g.Drains, only: g.OnlyNode,
+			version: versionNum(g.OSVersion), drains: g.Drains, only: g.OnlyNode,
 			started: ageOf(g.StartedAt), stage: ageOf(g.StageAt), pausedFor: int8(g.PausedFor.Duration.Round(eon) / eon),
 			result: number(results, g.Result), reason: number(reasons, g.Reason),
 		}
+		o.grant.change, o.grant.asked = changeNum(g.Changes)
+		o.grant.request, o.grant.now = requestNum(g.Request)
 		if g.PausedSince != nil {
 			o.grant.frozen = 1 + ageOf(*g.PausedSince)
 		}
 	}
 	if l := k.Last; l != nil {
 		o.last = lastRecord{
-			turn: num(l.Turn), result: number(results, l.Result), reason: number(reasons, l.Reason), change: changeNum(l.Changes),
+			turn: num(l.Turn), result: number(results, l.Result), reason: number(reasons, l.Reason),
 			backoff: l.NotBefore != nil && l.NotBefore.After(now),
 		}
+		o.last.change, o.last.request = changeNum(l.Changes)
 		switch {
 		case l.HostDigest == "":
 		case l.HostDigest == before.last.record().HostDigest:
 			o.last.digest, o.last.wants = before.last.digest, before.last.wants
 		default: // the digest of the unchanged record
 			o.last.digest, o.last.wants = before.host, before.wants
+		}
+	}
+	for key, to := range map[string]*uint8{v1alpha1.AnnotationRequest: &o.request, v1alpha1.AnnotationRequestNow: &o.now} {
+		if r, err := v1alpha1.ParseRequest(annotations[key]); err == nil {
+			*to = num(r.Reason)
 		}
 	}
 	o.mark, o.paused = k.Mark, k.Paused != nil
