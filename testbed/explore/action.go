@@ -32,6 +32,7 @@ const (
 	notReady
 	heal
 	confirm
+	settled
 	// Steps of a term.
 	list
 	watch
@@ -85,7 +86,7 @@ const (
 
 var kindNames = map[kind]string{
 	stepHost: "step", readRest: "read-lease", seeNode: "see", expire: "look-expires", poll: "poll", evicted: "evicted", applied: "applied", ranHooks: "ran-hooks", lateHooks: "late-hooks", dueHooks: "due-hooks",
-	start: "start", goDown: "down", report: "kubelet", notReady: "not-ready", heal: "heal", confirm: "confirm",
+	start: "start", goDown: "down", report: "kubelet", notReady: "not-ready", heal: "heal", confirm: "confirm", settled: "settled",
 	list: "list", watch: "watch", lateDecision: "too-late", watchLease: "watch-lease", decide: "decide", sendWrite: "send",
 	settleWrite: "settle", landUnknown: "lands", landOrphan: "lands-late", campaign: "campaign",
 	resume: "resume", attach: "attach", manage: "manage", goOn: "go", recreateLease: "recreate-lease", recreateNode: "recreate", clearTurn: "retry",

@@ -18,7 +18,7 @@ func (m *model) adminSteps(s *state, i int, yield func(*event, *state)) {
 	}
 	if !api.exists() {
 		do(recreateNode, 0, func(t *node, _ *event) {
-			m.set(t, object{uid: fresh, boot: t.boot, ready: true}, byOther)
+			m.set(t, object{uid: fresh, young: m.Settle, boot: t.boot, ready: true}, byOther)
 		})
 		return
 	}

@@ -52,6 +52,7 @@ const (
 	ControlOnlyGranted
 	RequestSwallowed
 	RequestRepeated
+	SettleForgotten
 )
 
 var bugNames = []string{
@@ -71,6 +72,7 @@ var bugNames = []string{
 	"a host that forgets that it took part in the turn",
 	"no rule for control-plane nodes", "a rule for control-plane nodes that leaves out late grants",
 	"a request removed that was set after the commit", "a turn for a request that is gone",
+	"a settle time that is counted from the node's own last turn",
 }
 
 // String returns a description of the bug.
@@ -188,6 +190,12 @@ func (b Bug) show(n *turn.Node, s *rollout.Snapshot) {
 	case RequestRepeated:
 		if h := n.Host; h != nil && v1alpha1.Has(h.Changes, v1alpha1.SourceRequest) && n.Request == nil {
 			n.Request = &v1alpha1.Request{Action: "reboot"}
+		}
+	case SettleForgotten:
+		if l := n.Last; l != nil && !n.Wants.Something() {
+			before := *l
+			before.End = now.Add(-eon)
+			n.Last = &before
 		}
 	case ControlIgnored:
 		n.ControlPlane = false

@@ -50,8 +50,7 @@
 // that change nothing that it keeps (the held reason, a kubelet's heartbeat). Such a write could only invalidate other
 // writes and reads, which the model allows anyway. Time is a fault (AGE): for one Node, longer than every timeout
 // passes. Equal candidates (by zone, boot time, name) occur in every order, because the model calls Decide under each
-// naming of the nodes. The settle time is 0, and no one requests a reboot by
-// annotation.
+// naming of the nodes. The settle time is 0, or passes in a step of its own at any time.
 //
 // # Symmetry
 //

@@ -12,6 +12,9 @@ var protocol = kindsOf(crash, killProcess, cancel, loseWrite, crashLeader, takeO
 // other faults act on a hook stage with units as on one with hooks of others, except in a soak run.
 var units = kindsOf(crash, killProcess, cancel, failHooks, age, crashLeader, takeOver, pause, unmanage, detach, stop)
 
+// settling is the set of faults that begin or skip a settle time, or change who counts it.
+var settling = kindsOf(crash, cancel, uncordon, deleteNode, crashLeader, takeOver, requestNow)
+
 // soak reports whether the environment asks for the larger bounds.
 func soak() bool { return os.Getenv("LOCKKEEPER_SOAK") != "" }
 
@@ -33,6 +36,7 @@ func bounds() []Config {
 			{Nodes: 2, Faults: 1, Kinds: allKinds, Lag: true},
 			{Nodes: 2, Faults: 1, Kinds: allKinds, Budget: 2, Control: 2},
 			{Nodes: 2, Faults: 1, Kinds: allKinds | requests, Plan: Requested},
+			{Nodes: 2, Faults: 1, Kinds: settling, Settle: true},
 			{Nodes: 3, Faults: 1, Kinds: allKinds},
 			{Nodes: 3, Faults: 1, Budget: 2, Kinds: kindsOf(crashLeader, loseWrite)},
 			{Nodes: 2, Faults: 2, Kinds: protocol},
@@ -44,6 +48,8 @@ func bounds() []Config {
 			{Nodes: 2, Faults: 2, Kinds: allKinds},
 			{Nodes: 3, Faults: 1, Budget: 2, Kinds: allKinds},
 			{Nodes: 3, Faults: 2, Kinds: protocol},
+			{Nodes: 2, Faults: 1, Kinds: allKinds | requests, Settle: true},
+			{Nodes: 2, Faults: 2, Kinds: settling, Settle: true},
 			{Nodes: 1, Faults: 3, Kinds: protocol | requests, Plan: Requested},
 			{Nodes: 2, Faults: 2, Kinds: protocol | requests, Plan: Requested},
 			{Nodes: 2, Faults: 2, Kinds: protocol | requests},

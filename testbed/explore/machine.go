@@ -68,6 +68,9 @@ func (m *model) machineSteps(s *state, i int, yield func(*event, *state)) {
 	if api.exists() && api.boot != n.boot && api.ready {
 		do(notReady, 0, write(func(o *object) { o.ready = false }))
 	}
+	if m.Settle && (api.young || api.last.settles) {
+		do(settled, 0, func(t *node, _ *event) { m.each(t, func(o *object) { o.young, o.last.settles = false, false }) })
+	}
 	if m.Hooks && api.turn != 0 {
 		for h, stage := range hookStages {
 			if api.st() == stage {
@@ -131,7 +134,7 @@ func (m *model) machineFaults(s *state, n *node, do doer) {
 }
 
 // ages lets longer than every timeout pass for everything that is recorded on one Node, for every reader. Decide
-// compares times of different Nodes only for the settle time, which is 0 here.
+// compares times of different Nodes only for the settle time, which passes in steps of its own.
 func (m *model) ages(n *node) {
 	m.each(n, func(o *object) {
 		if o.grant.turn != 0 {

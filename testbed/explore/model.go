@@ -43,6 +43,7 @@ type Config struct {
 	Faults int // the number of faults in a run, of these kinds
 	Kinds  kindSet
 	Plan   Plan
+	Settle bool // grants wait for the settle time, which passes in a step of its own
 	// Control is the number of control-plane nodes.
 	Control int
 	Hooks   bool // a hook in each stage, which may or may not be confirmed
@@ -84,7 +85,7 @@ func (c Config) String() string {
 	for _, o := range []struct {
 		on   bool
 		word string
-	}{{c.Hooks, ", hooks"}, {c.Units, ", hook units"}, {c.Wait, ", timeouts that wait"}, {c.Absent, ", from nothing"}, {c.Lag, ", lagging views"}} {
+	}{{c.Hooks, ", hooks"}, {c.Units, ", hook units"}, {c.Settle, ", settling"}, {c.Wait, ", timeouts that wait"}, {c.Absent, ", from nothing"}, {c.Lag, ", lagging views"}} {
 		if o.on {
 			text.WriteString(o.word)
 		}
@@ -111,7 +112,9 @@ const planSteps = 2
 func newModel(c Config) *model {
 	m := &model{Config: c, tables: newTables(), read: map[uint32]turn.Node{}, steps: map[seen]*did{}, decides: map[snapshot][]round{}}
 	m.policy = policy.Default()
-	m.policy.Settle = 0
+	if !c.Settle {
+		m.policy.Settle = 0
+	}
 	m.policy.MaxUnavailable.Number = c.Budget
 	if c.Bug == BudgetOffByOne {
 		m.policy.MaxUnavailable.Number++

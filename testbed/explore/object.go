@@ -13,6 +13,7 @@ import (
 // only for equality; 0 means none. An object has no resourceVersion; see node.
 type object struct {
 	uid            uint8 // 0: the Node does not exist
+	young          bool  // it was created less than the settle time ago
 	boot           uint8 // as the kubelet reports
 	ready, unsched bool
 	state          uint8 // index into states
@@ -63,6 +64,7 @@ type lastRecord struct {
 	turn, result, reason, change uint8
 	request                      bool // one of the changes is a request
 	backoff                      bool // not-before is in the future
+	settles                      bool // the turn ended less than the settle time ago
 	digest                       hostRecord
 	wants                        uint8 // the wants behind the digest; 0: none
 }
@@ -193,6 +195,9 @@ func (o *object) facts(name string) turn.Node {
 	n := turn.Node{
 		Name: name, UID: id("u", o.uid), ResourceVersion: "1", Created: now.Add(-time.Hour),
 		BootID: id("b", o.boot), Ready: o.ready, Unschedulable: o.unsched,
+	}
+	if o.young {
+		n.Created = now
 	}
 	n.Keys = v1alpha1.ReadKeys(o.wire())
 	return n

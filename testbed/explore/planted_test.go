@@ -59,6 +59,7 @@ var planted = []struct {
 	{ControlOnlyGranted, "control plane", func(c *Config) { c.Budget, c.Control, c.Kinds = 2, 2, kindsOf(takeOver) }},
 	{RequestSwallowed, "request", func(c *Config) { c.Plan, c.Kinds = Requested, requests }},
 	{RequestRepeated, "request", func(c *Config) { c.Plan, c.Kinds = Requested, requests }},
+	{SettleForgotten, "settle", func(c *Config) { c.Settle, c.Kinds = true, 0 }},
 	{BackoffStays, "progress", func(c *Config) { c.Kinds = kindsOf(uncordon) }},
 }
 

@@ -32,7 +32,7 @@ func newProgress(m *model) *progress {
 // fair is the order of precedence of the steps; the steps of admins come last. Steps that are not listed never happen:
 // for example, a write that may land late never lands.
 var fair = []kind{
-	heal, start, goDown, report, seeNode, readRest, poll, evicted, applied, ranHooks, confirm, sendWrite, settleWrite,
+	heal, start, goDown, report, seeNode, readRest, poll, evicted, applied, ranHooks, confirm, settled, sendWrite, settleWrite,
 	watchLease, watch, list, campaign, stepHost, decide, dueHooks, expire,
 	recreateNode, recreateLease, goOn, resume, attach, manage, clearTurn,
 }

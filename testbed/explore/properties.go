@@ -42,6 +42,7 @@ var properties = []property{
 	{"carried out", carriedOut},
 	{"undone", hooksUndone},
 	{"request", requestKept},
+	{"settle", settleKept},
 }
 
 // disturbed reports whether the node is marked, cordoned by lockkeeper, or about to reboot.
@@ -399,6 +400,26 @@ func requestKept(_ *model, e *event, before, _ *state) string {
 		return "the coordinator removes a request, and the host has not booted since it was set"
 	case !b.st().InTurn() && a.st().InTurn() && b.host.request && b.host.change == 0 && !b.requested() && !b.mark:
 		return "the coordinator grants a turn for a request that is gone"
+	}
+	return ""
+}
+
+// settleKept checks that a leader grants no turn within the settle time after a turn or after the creation of a Node. A
+// request that does not wait is the exception.
+func settleKept(m *model, e *event, before, s *state) string {
+	if !m.Settle || e.action.kind != decide || m.Lag || !m.holds(before, e.term) {
+		return ""
+	}
+	settling := false
+	for i := range m.Nodes {
+		o := &m.objects[before.n[i].api]
+		settling = settling || o.young || o.last.settles
+	}
+	for i := range m.Nodes {
+		w := &s.n[i].terms[e.term]
+		if settling && w.write == toSend && w.grant && m.objects[before.n[i].api].now == 0 {
+			return "a turn is granted within the settle time"
+		}
 	}
 	return ""
 }

@@ -77,7 +77,9 @@ var rests = []Rest{
 	}, {
 		Cause: "the host is not healthy after its reboot", End: "the host recovers, or an admin sets `retry`", Held: v1alpha1.ReasonFailed,
 		States: []v1alpha1.State{v1alpha1.StateRebooting},
-		is:     func(_ *progress, w world, s *state, i int) bool { return (w == unhealthy || w == deadHosts) && s.n[i].sick },
+		is: func(_ *progress, w world, s *state, i int) bool {
+			return (w == unhealthy || w == deadHosts) && s.n[i].sick
+		},
 	}, {
 		Cause: "a hook does not confirm, and does not have `onTimeout: Abort` or `Continue`", End: "the hook confirms", Held: v1alpha1.ReasonOverdue,
 		States: []v1alpha1.State{v1alpha1.StateBeforeDrain, v1alpha1.StateBeforeReboot, v1alpha1.StateBeforeUncordon},

@@ -20,11 +20,21 @@ func walk(t *testing.T, c Config) *explorer {
 
 // TestStates checks the assumptions of the search for every state of a small one.
 func TestStates(t *testing.T) {
-	c := Config{Nodes: 2, Budget: 1, Faults: 1, Stale: 1, Hooks: true, Units: true,
-		Kinds: kindsOf(crash, failHooks, forceDetach, unmanage, strip, deleteNode, age, crashLeader)}
+	for _, c := range []Config{
+		{Hooks: true, Kinds: kindsOf(crash, pause, forceDetach, unmanage, strip, deleteNode, age, crashLeader)},
+		{Units: true, Settle: true, Plan: Requested, Kinds: requests | kindsOf(failHooks, deleteNode)},
+		{Plan: DrainApply, Kinds: kindsOf(failApply, killProcess)},
+	} {
+		c.Nodes, c.Budget, c.Faults, c.Stale = 2, 1, 1, 1
+		checkStates(t, c)
+	}
+}
+
+func checkStates(t *testing.T, c Config) {
+	t.Helper()
 	x := walk(t, c)
 	for i, o := range x.objects[1:] {
-		back := object{uid: o.uid, boot: o.boot, ready: o.ready, unsched: o.unsched, last: o.last}
+		back := object{uid: o.uid, young: o.young, boot: o.boot, ready: o.ready, unsched: o.unsched, last: o.last}
 		if back.read(o.wire()); back != o {
 			t.Fatalf("object %d becomes, after a round trip through labels and annotations,\n%+v, expected\n%+v", i+1, back, o)
 		}

@@ -118,7 +118,10 @@ func (g *grantRecord) record() *v1alpha1.Grant {
 
 func (l *lastRecord) record() *v1alpha1.Last {
 	r := &v1alpha1.Last{
-		Turn: id("t", l.turn), Result: results[l.result], Reason: reasons[l.reason], Changes: changes(l.change, l.request), End: now,
+		Turn: id("t", l.turn), Result: results[l.result], Reason: reasons[l.reason], Changes: changes(l.change, l.request), End: now.Add(-eon),
+	}
+	if l.settles {
+		r.End = now
 	}
 	if l.backoff {
 		until := now.Add(time.Minute)
@@ -150,7 +153,7 @@ func (o *object) read(labels, annotations map[string]string) {
 		panic(fmt.Sprintf("explore: a core wrote invalid labels or annotations: %v", k.Problems))
 	}
 	before := *o
-	*o = object{uid: o.uid, boot: o.boot, ready: o.ready, unsched: o.unsched}
+	*o = object{uid: o.uid, young: o.young, boot: o.boot, ready: o.ready, unsched: o.unsched}
 	o.state = number(states, k.State)
 	if k.Host != nil {
 		o.wants = 1 + number(wantsList, k.Wants)
@@ -179,7 +182,7 @@ func (o *object) read(labels, annotations map[string]string) {
 	}
 	if l := k.Last; l != nil {
 		o.last = lastRecord{
-			turn: num(l.Turn), result: number(results, l.Result), reason: number(reasons, l.Reason),
+			turn: num(l.Turn), result: number(results, l.Result), reason: number(reasons, l.Reason), settles: l.End.Equal(now),
 			backoff: l.NotBefore != nil && l.NotBefore.After(now),
 		}
 		o.last.change, o.last.request = changeNum(l.Changes)
