@@ -53,6 +53,8 @@ const (
 	RequestSwallowed
 	RequestRepeated
 	SettleForgotten
+	PolicyIgnored
+	TotalIgnored
 )
 
 var bugNames = []string{
@@ -73,6 +75,7 @@ var bugNames = []string{
 	"no rule for control-plane nodes", "a rule for control-plane nodes that leaves out late grants",
 	"a request removed that was set after the commit", "a turn for a request that is gone",
 	"a settle time that is counted from the node's own last turn",
+	"policies without their own budgets", "no budget of all policies together",
 }
 
 // String returns a description of the bug.

@@ -52,6 +52,20 @@
 // passes. Equal candidates (by zone, boot time, name) occur in every order, because the model calls Decide under each
 // naming of the nodes. The settle time is 0, or passes in a step of its own at any time.
 //
+// # What is explored by subject
+//
+// Some parts are explored in configurations of their own, because each multiplies the states, and none of them reads what
+// another writes:
+//
+//   - Hook units, with the faults that end a process or a turn. The other faults meet a hook stage in the configurations
+//     with hooks of others: the coordinator's decisions are the same, and those of the host differ only while it runs
+//     units.
+//   - Requests, on hosts that begin with one and without an update. A turn does not treat the two kinds of changes
+//     differently, except at its end.
+//   - Steps of a plan, in the plans without a reboot.
+//   - The settle time, control-plane nodes and several policies: they decide which turn begins or is backed out, and
+//     nothing about a turn. Nodes do not move between policies.
+//
 // # Symmetry
 //
 // The ids of turns, boots, processes, UIDs and of epochs without a living term are compared only for equality and only

@@ -68,7 +68,7 @@ func (m *model) step(k seen) *did {
 		return d
 	}
 	o := step.Observation{
-		Node:             m.facts(k.view, "n"),
+		Node:             m.facts(k.view, 0, "n"),
 		Self:             v1alpha1.Host{Version: "explored", BootID: id("b", k.boot), Started: at(k.started), OSVersion: version(k.version)},
 		ManagedByDefault: true,
 		Shutdown:         step.Shutdown(k.shut),

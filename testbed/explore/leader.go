@@ -6,7 +6,6 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/coordinator/rollout"
 	"lockkeeper.dev/lockkeeper/node/turn"
-	"lockkeeper.dev/lockkeeper/policy"
 )
 
 // snapshot contains everything that Decide's argument is built from.
@@ -16,6 +15,7 @@ type snapshot struct {
 	uncertain [maxNodes]bool
 	views     [maxNodes]uint32 // 0: the Node does not exist
 	control   [maxNodes]bool
+	pool      [maxNodes]uint8
 }
 
 // round is the result of one decision: the writes, by node. 0 means no write.
@@ -24,15 +24,25 @@ type round struct {
 	grant [maxNodes]bool
 }
 
+// poolView is a version of a Node in a pool.
+type poolView struct {
+	view uint32
+	pool uint8
+}
+
 // facts returns what the cores see of a version of the Node. They do not change what its pointers lead to.
-func (m *model) facts(view uint32, name string) turn.Node {
-	n, ok := m.read[view]
+func (m *model) facts(view uint32, pool uint8, name string) turn.Node {
+	n, ok := m.read[poolView{view, pool}]
 	if !ok {
 		n = m.objects[view].facts("")
 		if n.Grant != nil {
 			n.Grant.Terms = m.policy.Terms
+			if pool != 0 {
+				n.Grant.Policy = id("p", pool)
+			}
 		}
-		m.read[view] = n
+		n.Labels = map[string]string{"pool": id("p", pool)}
+		m.read[poolView{view, pool}] = n
 	}
 	n.Name = name
 	return n
@@ -47,14 +57,14 @@ func (m *model) decide(k snapshot) []round {
 	rounds := []round{}
 	for _, order := range m.orders {
 		s := rollout.Snapshot{
-			Now: now, Epoch: id("e", uint8(k.term)+1), Stopped: k.stopped, Policies: policy.Set{m.policy}, Uncertain: map[string]bool{},
+			Now: now, Epoch: id("e", uint8(k.term)+1), Stopped: k.stopped, Policies: m.policies, Uncertain: map[string]bool{},
 		}
 		names := map[string]int{}
 		for i, view := range k.views[:m.Nodes] {
 			name := id("n", uint8(order[i])+1)
 			names[name] = i
 			if view != 0 {
-				n := m.facts(view, name)
+				n := m.facts(view, k.pool[i], name)
 				n.ControlPlane = k.control[i]
 				s.Nodes = append(s.Nodes, n)
 				if k.uncertain[i] {
@@ -90,7 +100,7 @@ func (m *model) rounds(s *state, k int) []round {
 	q := snapshot{term: int8(k), stopped: s.terms[k].stopSeen}
 	for i := range m.Nodes {
 		t := &s.n[i].terms[k]
-		q.control[i] = s.n[i].control
+		q.control[i], q.pool[i] = s.n[i].control, s.n[i].pool
 		if t.write == toSend {
 			return nil // the current round is not finished
 		}

@@ -44,6 +44,9 @@ type Config struct {
 	Kinds  kindSet
 	Plan   Plan
 	Settle bool // grants wait for the settle time, which passes in a step of its own
+	// Pools is the number of policies, 0 for one that selects all nodes. Each selects a pool of the nodes and has its own
+	// budget. Total is the budget of all nodes together, 0 for none; one policy has it.
+	Pools, Total int
 	// Control is the number of control-plane nodes.
 	Control int
 	Hooks   bool // a hook in each stage, which may or may not be confirmed
@@ -76,6 +79,9 @@ func (c Config) String() string {
 		text.WriteString(fmt.Sprintf(" of %d kinds", bits.OnesCount64(uint64(c.Kinds))))
 	}
 	text.WriteString([...]string{"", ", no drain", ", apply on a drained node", ", apply", ", requested"}[c.Plan])
+	if c.Pools > 0 {
+		text.WriteString(fmt.Sprintf(", %d policies, budget %d in all", c.Pools, c.Total))
+	}
 	if c.Control > 0 {
 		text.WriteString(fmt.Sprintf(", %d control-plane", c.Control))
 	}
@@ -97,8 +103,9 @@ func (c Config) String() string {
 type model struct {
 	Config
 	*tables
-	policy   policy.Policy
-	read     map[uint32]turn.Node // the versions of Nodes as the cores see them
+	policy   policy.Policy // of Terms that all policies have
+	policies policy.Set
+	read     map[poolView]turn.Node // the versions of Nodes as the cores see them
 	steps    map[seen]*did
 	decides  map[snapshot][]round
 	orders   [][]int
@@ -110,7 +117,7 @@ type model struct {
 const planSteps = 2
 
 func newModel(c Config) *model {
-	m := &model{Config: c, tables: newTables(), read: map[uint32]turn.Node{}, steps: map[seen]*did{}, decides: map[snapshot][]round{}}
+	m := &model{Config: c, tables: newTables(), read: map[poolView]turn.Node{}, steps: map[seen]*did{}, decides: map[snapshot][]round{}}
 	m.policy = policy.Default()
 	if !c.Settle {
 		m.policy.Settle = 0
@@ -133,8 +140,40 @@ func newModel(c Config) *model {
 			*stage = []v1alpha1.Hook{h}
 		}
 	}
+	m.policies = m.pools()
 	m.orders = [][]int{{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}}
 	return m
+}
+
+// pools returns the policies.
+func (m *model) pools() policy.Set {
+	if m.Pools == 0 {
+		return policy.Set{m.policy}
+	}
+	var set policy.Set
+	for pool := range uint8(m.Pools) {
+		obj := &v1alpha1.DisruptionPolicy{Spec: policy.Defaults()}
+		obj.Name = id("p", pool+1)
+		obj.Spec.NodeSelector.MatchLabels = map[string]string{"pool": obj.Name}
+		p := policy.Compile(obj, func(string) (*time.Location, error) { return time.UTC, nil })
+		p.Settle, p.MaxUnavailable, p.Terms = m.policy.Settle, m.policy.MaxUnavailable, m.policy.Terms
+		if pool == 0 && m.Total > 0 && m.Bug != TotalIgnored {
+			p.MaxUnavailableTotal = &policy.Limit{Number: m.Total}
+		}
+		if m.Bug == PolicyIgnored {
+			p.MaxUnavailable.Number = m.Nodes
+		}
+		set = append(set, p)
+	}
+	return policy.NewSet(set...)
+}
+
+// poolOf returns the pool of the node with index i: pools take turns.
+func (m *model) poolOf(i int) uint8 {
+	if m.Pools == 0 {
+		return 0
+	}
+	return uint8(i%m.Pools) + 1
 }
 
 // begin returns the initial state of every run: a leader is active, and every host is up and idle, has staged an update
@@ -144,7 +183,7 @@ func (m *model) begin() state {
 	s.terms[0] = term{live: true, listed: true}
 	wants, drains := m.Plan.wants()
 	for i := range m.Nodes {
-		n := node{control: i < m.Control, boot: 1, version: 1, change: 2, pods: true, proc: true, started: 1, src: true, known: 2, vcur: true}
+		n := node{control: i < m.Control, pool: m.poolOf(i), boot: 1, version: 1, change: 2, pods: true, proc: true, started: 1, src: true, known: 2, vcur: true}
 		o := object{uid: 1, boot: 1, ready: true}
 		if !m.Absent {
 			o.state = number(states, v1alpha1.StateIdle)

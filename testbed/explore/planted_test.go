@@ -60,6 +60,8 @@ var planted = []struct {
 	{RequestSwallowed, "request", func(c *Config) { c.Plan, c.Kinds = Requested, requests }},
 	{RequestRepeated, "request", func(c *Config) { c.Plan, c.Kinds = Requested, requests }},
 	{SettleForgotten, "settle", func(c *Config) { c.Settle, c.Kinds = true, 0 }},
+	{PolicyIgnored, "budget", func(c *Config) { c.Nodes, c.Pools, c.Kinds = 3, 2, 0 }},
+	{TotalIgnored, "budget", func(c *Config) { c.Pools, c.Total, c.Kinds = 2, 1, 0 }},
 	{BackoffStays, "progress", func(c *Config) { c.Kinds = kindsOf(uncordon) }},
 }
 

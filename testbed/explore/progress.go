@@ -6,7 +6,6 @@ import (
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/coordinator/rollout"
-	"lockkeeper.dev/lockkeeper/policy"
 )
 
 // progress runs states on until nothing changes any more. No step fails, and every process is alive and acts in one
@@ -168,11 +167,11 @@ func (p *progress) first(s *state, from, to int, lacks []kind) (next state, wrot
 // that is in rests, or -1. text describes what is wrong if no timeout ends the wait, or is "". end is set if the admins
 // have undone everything: then no node may be left that wants something, unless a cordon takes the budget.
 func (p *progress) rest(w world, s *state, end bool) (waits int, text string) {
-	snap := rollout.Snapshot{Now: now, Epoch: "e1", Stopped: s.terms[0].stopSeen || !s.lease.exists, Policies: policy.Set{p.policy}, Uncertain: map[string]bool{}}
+	snap := rollout.Snapshot{Now: now, Epoch: "e1", Stopped: s.terms[0].stopSeen || !s.lease.exists, Policies: p.policies, Uncertain: map[string]bool{}}
 	cordoned := false
 	for i := range p.Nodes {
 		if s.n[i].api != 0 {
-			n := p.facts(s.n[i].api, id("n", uint8(i)+1))
+			n := p.facts(s.n[i].api, s.n[i].pool, id("n", uint8(i)+1))
 			n.ControlPlane = s.n[i].control
 			snap.Nodes = append(snap.Nodes, n)
 			cordoned = cordoned || p.objects[s.n[i].api].unsched

@@ -52,14 +52,20 @@ func disturbed(m *model, n *node) bool {
 }
 
 func budget(m *model, _ *event, _, s *state) string {
-	count := 0
+	all, count := 0, [maxNodes + 1]int{} // by pool
 	for i := range m.Nodes {
-		if disturbed(m, &s.n[i]) {
-			count++
+		if n := &s.n[i]; disturbed(m, n) {
+			all++
+			count[n.pool]++
 		}
 	}
-	if count > m.Budget {
-		return fmt.Sprintf("%d nodes are disturbed, %d allowed", count, m.Budget)
+	for _, n := range count {
+		if n > m.Budget {
+			return fmt.Sprintf("%d nodes are disturbed, %d allowed", n, m.Budget)
+		}
+	}
+	if m.Total > 0 && all > m.Total {
+		return fmt.Sprintf("%d nodes are disturbed, %d allowed in all", all, m.Total)
 	}
 	return ""
 }
@@ -303,6 +309,9 @@ func backOutsNeeded(m *model, e *event, before, s *state) string {
 			reasons[o.grant.reason] != v1alpha1.ReasonOverBudget {
 			back++
 		}
+	}
+	if m.Pools > 0 {
+		return "" // which turns exceed a budget depends on those that exceed the others
 	}
 	if back > 0 && back > max(gone-m.Budget, control-1) {
 		return fmt.Sprintf("%d turns backed out; %d nodes are unavailable and not about to finish; the budget is %d", back, gone, m.Budget)

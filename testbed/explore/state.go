@@ -11,7 +11,8 @@ type node struct {
 	api uint32
 
 	// The machine.
-	control       bool // it is a control-plane node
+	control       bool  // it is a control-plane node
+	pool          uint8 // its Node's label; see Config.Pools
 	boot, version uint8
 	change        uint8 // the change that the update engine has staged; 0: none
 	pods          bool  // something evictable runs on it
