@@ -83,6 +83,26 @@ func (b Bug) String() string { return bugNames[b] }
 
 // step calls the real Step, or behaves like a host with the bug.
 func (b Bug) step(o *step.Observation) step.Decision {
+	b.observe(o)
+	d := step.Step(*o)
+	switch w := d.Write; {
+	case w == nil:
+	case b == WaitsInSilence && o.Node.State == v1alpha1.StateUncordoning && w.Ack.Report == v1alpha1.ReportDone:
+		d.Write = nil
+	case b == WantOfGrant && o.Node.State == v1alpha1.StateRebooting && o.Node.Wants == v1alpha1.WantsNothing:
+		delete(w.Labels, v1alpha1.LabelWants)
+		delete(w.Annotations, v1alpha1.AnnotationHost)
+	case b == UncordonUnmarked && o.Node.State == v1alpha1.StateUncordoning && w.Ack.Report == v1alpha1.ReportDone && o.Node.Unschedulable:
+		w.Unschedulable = new(false)
+	case b == DoneInTwoWrites && o.Node.State == v1alpha1.StateRebooting && w.Ack.Report == v1alpha1.ReportDone:
+		delete(w.Labels, v1alpha1.LabelWants)
+		delete(w.Annotations, v1alpha1.AnnotationHost)
+	}
+	return d
+}
+
+// observe changes what the host observes.
+func (b Bug) observe(o *step.Observation) {
 	switch b {
 	case NoEpochCheck:
 		if o.Fresh != nil && o.Node.Grant != nil {
@@ -133,21 +153,6 @@ func (b Bug) step(o *step.Observation) step.Decision {
 	if b == PublishesReleased && o.Node.State == v1alpha1.StateAbsent {
 		o.Node.Detached = nil
 	}
-	d := step.Step(*o)
-	switch w := d.Write; {
-	case w == nil:
-	case b == WaitsInSilence && o.Node.State == v1alpha1.StateUncordoning && w.Ack.Report == v1alpha1.ReportDone:
-		d.Write = nil
-	case b == WantOfGrant && o.Node.State == v1alpha1.StateRebooting && o.Node.Wants == v1alpha1.WantsNothing:
-		delete(w.Labels, v1alpha1.LabelWants)
-		delete(w.Annotations, v1alpha1.AnnotationHost)
-	case b == UncordonUnmarked && o.Node.State == v1alpha1.StateUncordoning && w.Ack.Report == v1alpha1.ReportDone && o.Node.Unschedulable:
-		w.Unschedulable = new(false)
-	case b == DoneInTwoWrites && o.Node.State == v1alpha1.StateRebooting && w.Ack.Report == v1alpha1.ReportDone:
-		delete(w.Labels, v1alpha1.LabelWants)
-		delete(w.Annotations, v1alpha1.AnnotationHost)
-	}
-	return d
 }
 
 // decide calls the real Decide, or behaves like a coordinator with the bug.

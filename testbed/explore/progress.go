@@ -97,29 +97,14 @@ func (p *progress) runIn(w world, k key) string {
 			s = next
 			continue
 		}
-		undone, undo := p.adminEnds(&s)
-		waits, text := p.rest(w, &s, w == fairWorld && !undo)
-		if waits >= 0 {
-			// A timeout has to end the wait.
-			before := s.n[waits]
-			if p.ages(&s.n[waits]); s.n[waits] != before {
-				onPath, aged = map[key]int{}, true
-				continue
-			}
-		}
+		next, timeout, text := p.goOn(w, &s)
 		if text != "" {
-			return text + worlds[w].text
+			return text
 		}
-		if w != fairWorld {
-			if text := p.runIn(fairWorld, k); text != "" {
-				return text
-			}
+		if next == s {
 			break
 		}
-		if !undo {
-			break
-		}
-		s, onPath = undone, map[key]int{}
+		s, aged, onPath = next, aged || timeout, map[key]int{}
 	}
 	if aged {
 		p.late++
@@ -128,6 +113,28 @@ func (p *progress) runIn(w world, k key) string {
 		p.good[w][k] = true
 	}
 	return ""
+}
+
+// goOn continues a run in a state in which no process has anything to do. It lets time pass for a node that waits, or
+// else has an admin undo something. It returns the same state if nothing is left to do, and text if something is wrong.
+func (p *progress) goOn(w world, s *state) (next state, timeout bool, text string) {
+	next, undo := p.adminEnds(s)
+	waits, text := p.rest(w, s, w == fairWorld && !undo)
+	if waits >= 0 {
+		aged := *s
+		if p.ages(&aged.n[waits]); aged != *s {
+			return aged, true, "" // a timeout has to end the wait
+		}
+	}
+	switch {
+	case text != "":
+		return *s, false, text + worlds[w].text
+	case w != fairWorld:
+		return *s, false, p.runIn(fairWorld, p.pack(s, p.Nodes))
+	case !undo:
+		return *s, false, ""
+	}
+	return next, false, ""
 }
 
 var adminRank = fairRank[recreateNode]

@@ -99,9 +99,11 @@ var rests = []Rest{
 		States: []v1alpha1.State{v1alpha1.StateRebooting},
 		is:     func(_ *progress, w world, s *state, i int) bool { return w == inhibited && !s.n[i].down },
 	}, {
-		Cause: "another reboot manager is active on the host", End: "an admin of the host switches it off", Held: v1alpha1.ReasonOverdue,
+		Cause: "another reboot manager is active on the host; in draining, only if the drain has `onTimeout: Wait`", End: "an admin of the host switches it off", Held: v1alpha1.ReasonOverdue,
 		States: []v1alpha1.State{v1alpha1.StateDraining, v1alpha1.StateRebooting, v1alpha1.StateApplying},
-		is:     inWorld(otherManager),
+		is: func(p *progress, w world, s *state, i int) bool {
+			return w == otherManager && (p.Wait || p.objects[s.n[i].api].st() != v1alpha1.StateDraining)
+		},
 	}, {
 		Cause: "the machine is down, or lockkeeper does not run on it",
 		End:   "the host is back, or an admin detaches the node with force or deletes it", Held: v1alpha1.ReasonOverdue,

@@ -194,6 +194,14 @@ func (o *object) read(labels, annotations map[string]string) {
 			o.last.digest, o.last.wants = before.host, before.wants
 		}
 	}
+	o.readIntents(&k, annotations)
+	for i, name := range hookNames {
+		o.hooks[i] = num(k.Hooks[name])
+	}
+}
+
+// readIntents parses what admins set, and the mark.
+func (o *object) readIntents(k *v1alpha1.Keys, annotations map[string]string) {
 	for key, to := range map[string]*uint8{v1alpha1.AnnotationRequest: &o.request, v1alpha1.AnnotationRequestNow: &o.now} {
 		if r, err := v1alpha1.ParseRequest(annotations[key]); err == nil {
 			*to = num(r.Reason)
@@ -208,9 +216,6 @@ func (o *object) read(labels, annotations map[string]string) {
 	}
 	if k.Managed != nil && !*k.Managed {
 		o.managed = 1
-	}
-	for i, name := range hookNames {
-		o.hooks[i] = num(k.Hooks[name])
 	}
 }
 
