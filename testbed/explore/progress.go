@@ -197,7 +197,7 @@ func (p *progress) rest(w world, s *state, end bool) (waits int, text string) {
 		i := int(num(v.Node)) - 1
 		n := &s.n[i]
 		o := &p.objects[n.api]
-		dead := w == deadHosts && (n.down || !n.proc)
+		dead := w == deadHosts && n.dead()
 		switch {
 		case v.Move != nil:
 			return -1, fmt.Sprintf("n%d should move from %s to %s, but no process moves it", i+1, v.Move.From, v.Move.To)

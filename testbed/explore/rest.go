@@ -78,7 +78,7 @@ var rests = []Rest{
 		Cause: "the host is not healthy after its reboot", End: "the host recovers, or an admin sets `retry`", Held: v1alpha1.ReasonFailed,
 		States: []v1alpha1.State{v1alpha1.StateRebooting},
 		is: func(_ *progress, w world, s *state, i int) bool {
-			return (w == unhealthy || w == deadHosts) && s.n[i].sick
+			return w == unhealthy && s.n[i].sick || w == deadHosts && s.n[i].dead()
 		},
 	}, {
 		Cause: "a hook does not confirm, and does not have `onTimeout: Abort` or `Continue`", End: "the hook confirms", Held: v1alpha1.ReasonOverdue,
@@ -108,7 +108,7 @@ var rests = []Rest{
 		Cause: "the machine is down, or lockkeeper does not run on it",
 		End:   "the host is back, or an admin detaches the node with force or deletes it", Held: v1alpha1.ReasonOverdue,
 		is: func(_ *progress, w world, s *state, i int) bool {
-			return w == deadHosts && (s.n[i].down || !s.n[i].proc)
+			return w == deadHosts && s.n[i].dead()
 		},
 	}, {
 		Cause: "a new leader found more turns than the budget allows, and waits for a node that only has to be uncordoned",

@@ -62,6 +62,9 @@ func (n *node) seen() uint32 {
 	return n.view
 }
 
+// dead reports whether no process of lockkeeper's runs on the machine.
+func (n *node) dead() bool { return n.down || !n.proc }
+
 // sight is one term's view of one node, and its write to it.
 type sight struct {
 	vcur  bool
