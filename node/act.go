@@ -40,6 +40,12 @@ func (f *freshRead) wrote(before, after string) {
 	}
 }
 
+// refusal is a report by which the host has refused, whose write has an unknown outcome.
+type refusal struct {
+	ack             v1alpha1.Ack
+	resourceVersion string // of the Node that the write was based on
+}
+
 // validRead returns the parts of the fresh read that are valid for Node n, or nil.
 func (h *Host) validRead(n *turn.Node) *step.FreshRead {
 	if !h.fresh.valid() {
@@ -147,7 +153,8 @@ func (h *Host) readLease(ctx context.Context) (step.Lease, error) {
 // the next decision that needs one reads from the quorum again. write does not repeat a write
 // with an unknown outcome: without another read, a repeated commit could land after an
 // emergency stop was set. The precondition lets at most one of two writes to the same version
-// land.
+// land. A refusal with an unknown outcome is part of the next observations, because the host must
+// not act as if it had not refused.
 func (h *Host) write(ctx context.Context, n *turn.Node, w *step.Write) error {
 	if w.Ack.Report == v1alpha1.ReportCommitted && !h.fresh.valid() {
 		return nil // the fresh read has expired, so the next round reads everything again
@@ -174,6 +181,9 @@ func (h *Host) write(ctx context.Context, n *turn.Node, w *step.Write) error {
 	case kube.Unknown:
 		// Until the API server answers again, the host cannot see an emergency stop.
 		h.drain.Stop()
+		if w.Ack.Report == v1alpha1.ReportRefused {
+			h.refusal = refusal{w.Ack, p.ResourceVersion}
+		}
 	}
 	h.fresh = nil
 	return err

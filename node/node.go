@@ -134,6 +134,7 @@ type Host struct {
 	policies     *kube.Policies[policy.Policy]
 	policyMemory step.PolicyMemory
 	fresh        *freshRead
+	refusal      refusal
 	drain        *effect.Drain
 	progress     drain.Progress // of the drain, as of the last observation
 	hooks        *effect.Hooks

@@ -59,6 +59,9 @@ func (h *Host) observe(ctx context.Context) step.Observation {
 	o.Hooks = h.hooks.Work(stage, n.Retry)
 	o.Drain, h.progress = h.drain.Work(stage), h.drain.Progress()
 	o.RebootError = h.reboot.Refusal(stage)
+	if h.refusal.resourceVersion == n.ResourceVersion {
+		o.UnsettledRefusal = h.refusal.ack
+	}
 	switch {
 	case n.State != v1alpha1.StateRebooting || !n.Ours():
 	case n.Grant.BootID == h.self.bootID:

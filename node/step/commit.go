@@ -108,8 +108,8 @@ func (o *Observation) draining() Decision {
 		// again, in any boot. Step removes the mark in the same write.
 		return o.refuse(v1alpha1.ReasonUncordoned)
 	}
-	if n.HasAck(v1alpha1.StateDraining) && n.Ack.Report == v1alpha1.ReportRefused {
-		return o.refuse(n.Ack.Reason) // again, if the report is from another boot
+	if r := o.refused(); r != "" {
+		return o.refuse(r)
 	}
 	if o.reported(v1alpha1.ReportDone) {
 		return Decision{Detail: "the next stage"}
@@ -174,6 +174,22 @@ func (o *Observation) waitForSources() Decision {
 
 // backsOut is what a host waits for whose turn cannot continue.
 const backsOut = "the coordinator backs the turn out"
+
+// refused returns the reason with which the host has refused in this state, or "". The host keeps
+// to a refusal, and reports it again in another boot.
+//
+// It also keeps to a refusal with an unknown outcome, and sends it again. Otherwise the want may
+// come back, the host may reboot because its Node still shows the commit, and after that the
+// refusal may land: the turn is then backed out or released while the host goes down.
+func (o *Observation) refused() v1alpha1.Reason {
+	n := &o.Node
+	for _, a := range []v1alpha1.Ack{n.Ack, o.UnsettledRefusal} {
+		if a.Turn == n.Turn && a.State == n.State && a.Report == v1alpha1.ReportRefused {
+			return a.Reason
+		}
+	}
+	return ""
+}
 
 // refuse reports refused with the reason, once in each boot.
 func (o *Observation) refuse(reason v1alpha1.Reason) Decision {

@@ -56,6 +56,11 @@ type Observation struct {
 
 	Health Health
 
+	// UnsettledRefusal is the report by which the host has refused, if the outcome of its write
+	// is unknown and the Node still has the version that the write was based on. The write
+	// may land at any time. Otherwise it is the zero Ack.
+	UnsettledRefusal v1alpha1.Ack
+
 	// NoLeader is NoCoordinator or Forbidden if the host has wanted something for a
 	// long time, its Node has not changed, and it found that no instance leads or
 	// that it may not read the Lease. Otherwise it is "".

@@ -13,8 +13,8 @@ func (o *Observation) rebooting() Decision {
 	if o.newBoot() {
 		return o.proveHealth()
 	}
-	if n.HasAck(n.State) && n.Ack.Report == v1alpha1.ReportRefused {
-		return o.refuse(n.Ack.Reason)
+	if r := o.refused(); r != "" {
+		return o.refuse(r)
 	}
 	committed := o.reported(v1alpha1.ReportCommitted)
 	if committed {
@@ -127,12 +127,11 @@ func (o *Observation) unchanged() (v1alpha1.Reason, string) {
 
 // applying carries out a plan without a reboot.
 func (o *Observation) applying() Decision {
-	n := &o.Node
 	if o.reported(v1alpha1.ReportDone) || o.reported(v1alpha1.ReportFailed) {
 		return Decision{Detail: "the next stage"}
 	}
-	if n.HasAck(n.State) && n.Ack.Report == v1alpha1.ReportRefused {
-		return o.refuse(n.Ack.Reason)
+	if r := o.refused(); r != "" {
+		return o.refuse(r)
 	}
 	if !o.Sources.Complete {
 		return o.waitForSources()

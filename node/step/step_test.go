@@ -169,6 +169,12 @@ func (o *Observation) set(t *testing.T, word string) {
 			t.Fatalf("%s: %v", word, err)
 		}
 		n.Ack = a
+	case "unsettled":
+		a, err := v1alpha1.ParseAck(aTurn + "/" + aBoot + "/" + value)
+		if err != nil {
+			t.Fatalf("%s: %v", word, err)
+		}
+		o.UnsettledRefusal = a
 	case "cordoned":
 		n.Unschedulable = true
 	case "marked":

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/godbus/dbus/v5"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -309,6 +310,46 @@ func TestUnknownCommitUnderAStop(t *testing.T) {
 	goOn(t)
 	h.acks("draining/done")
 	h.isCommit(h.committed()[0])
+}
+
+// TestUnknownRefusalIsKept checks that a host that has committed to a reboot, and whose refusal has an unknown outcome,
+// keeps to the refusal although its want comes back. The first try of the refusal may land after a call for the reboot.
+func TestUnknownRefusalIsKept(t *testing.T) {
+	h := startHost(t, nil)
+	var inhibited, cut atomic.Bool
+	var refusals atomic.Int32
+	inhibited.Store(true)
+	l := &login{answer: func() *dbus.Error {
+		if inhibited.Load() {
+			return dbus.NewError("org.freedesktop.DBus.Error.AccessDenied", []any{"Access denied to root due to active block inhibitor"})
+		}
+		return nil
+	}}
+	h.replaceLogind(l)
+	h.want()
+	h.promote("rebooting", onlyNode)
+	h.acks("rebooting/committed")
+	h.says("active block inhibitor")
+	cut.Store(true)
+	h.w.on(func(_ context.Context, r request, _ func() (*http.Response, error)) (*http.Response, error) {
+		if cut.Load() && strings.Contains(r.body, "/refused:WantGone") {
+			refusals.Add(1)
+			return nil, errCut
+		}
+		return nil, nil
+	})
+	must(t, h.sim.RemoveFile(sentinel))
+	until(t, "the refusal that is lost", func() bool { return refusals.Load() > 0 })
+	calls := l.reboots.Load()
+	must(t, h.sim.WriteFile(sentinel, ""))
+	inhibited.Store(false)
+	before := refusals.Load()
+	until(t, "three more tries of the refusal", func() bool { return refusals.Load() > before+2 || l.reboots.Load() > calls })
+	if l.reboots.Load() > calls {
+		t.Fatal("the host called for a reboot while its refusal could still land")
+	}
+	cut.Store(false)
+	h.acks("rebooting/refused:WantGone")
 }
 
 // TestGrantIsNoMoreDisruptiveThanThePolicy uses grants of a stolen coordinator credential: the host follows the less
