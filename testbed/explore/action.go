@@ -41,6 +41,7 @@ const (
 	decide
 	sendWrite
 	settleWrite
+	tryAgain
 	landUnknown
 	landOrphan
 	campaign
@@ -52,11 +53,14 @@ const (
 	recreateLease
 	recreateNode
 	clearTurn
+	unguard
 
 	// Faults. Each costs one fault of the run.
 	crash
 	rollback
 	killProcess
+	loseHostWrite
+	failRead
 	cancel
 	restage
 	refuseReboot
@@ -75,6 +79,7 @@ const (
 	requestNow
 	withdraw
 	deleteNode
+	guard
 	age
 	loseWrite
 	crashLeader
@@ -88,11 +93,12 @@ var kindNames = map[kind]string{
 	stepHost: "step", readRest: "read-lease", seeNode: "see", expire: "look-expires", poll: "poll", evicted: "evicted", applied: "applied", ranHooks: "ran-hooks", lateHooks: "late-hooks", dueHooks: "due-hooks",
 	start: "start", goDown: "down", report: "kubelet", notReady: "not-ready", heal: "heal", confirm: "confirm", settled: "settled",
 	list: "list", watch: "watch", lateDecision: "too-late", watchLease: "watch-lease", decide: "decide", sendWrite: "send",
-	settleWrite: "settle", landUnknown: "lands", landOrphan: "lands-late", campaign: "campaign",
+	settleWrite: "settle", tryAgain: "try-again", landUnknown: "lands", landOrphan: "lands-late", campaign: "campaign",
 	resume: "resume", attach: "attach", manage: "manage", goOn: "go", recreateLease: "recreate-lease", recreateNode: "recreate", clearTurn: "retry",
-	crash: "CRASH", rollback: "ROLLBACK", killProcess: "KILL", cancel: "CANCEL", restage: "RESTAGE", refuseReboot: "REFUSE-REBOOT",
+	unguard: "unguard",
+	crash:   "CRASH", rollback: "ROLLBACK", killProcess: "KILL", loseHostWrite: "LOSE-HOST", failRead: "FAIL-READ", cancel: "CANCEL", restage: "RESTAGE", refuseReboot: "REFUSE-REBOOT",
 	failApply: "FAIL-APPLY", failHooks: "FAIL-HOOKS", sicken: "SICKEN", latePod: "LATE-POD", cordon: "CORDON", uncordon: "UNCORDON", pause: "PAUSE",
-	detach: "DETACH", forceDetach: "FORCE-DETACH", unmanage: "UNMANAGE", strip: "STRIP", request: "REQUEST", requestNow: "REQUEST-NOW", withdraw: "WITHDRAW", deleteNode: "DELETE", age: "AGE",
+	detach: "DETACH", forceDetach: "FORCE-DETACH", unmanage: "UNMANAGE", strip: "STRIP", request: "REQUEST", requestNow: "REQUEST-NOW", withdraw: "WITHDRAW", deleteNode: "DELETE", guard: "GUARD", age: "AGE",
 	loseWrite: "LOSE", crashLeader: "CRASH-LEADER", takeOver: "TAKE-OVER", stop: "STOP", blankLease: "BLANK-LEASE", deleteLease: "DELETE-LEASE",
 }
 
@@ -104,8 +110,8 @@ func kindsOf(kinds ...kind) (s kindSet) {
 }
 
 // allKinds is the set of all kinds of faults, except those about requests.
-var allKinds = kindsOf(crash, rollback, killProcess, cancel, restage, refuseReboot, failApply, failHooks, sicken, latePod, cordon, uncordon,
-	pause, detach, forceDetach, unmanage, strip, deleteNode, age, loseWrite, crashLeader, takeOver, stop, blankLease, deleteLease)
+var allKinds = kindsOf(crash, rollback, killProcess, loseHostWrite, failRead, cancel, restage, refuseReboot, failApply, failHooks, sicken, latePod, cordon, uncordon,
+	pause, detach, forceDetach, unmanage, strip, deleteNode, guard, age, loseWrite, crashLeader, takeOver, stop, blankLease, deleteLease)
 
 // requests is the set of what admins do with requests for reboots.
 var requests = kindsOf(request, requestNow, withdraw)

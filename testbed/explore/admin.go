@@ -71,6 +71,14 @@ func (m *model) adminSteps(s *state, i int, yield func(*event, *state)) {
 	if m.fault(s, uncordon) && api.unsched {
 		do(uncordon, 0, write(func(o *object) { o.unsched = false }))
 	}
+	for arg, who := range []guardedAgainst{guardLeaders, guardHost} {
+		if m.fault(s, guard) && n.guard&who == 0 {
+			do(guard, int8(arg), func(t *node, _ *event) { t.guard |= who })
+		}
+	}
+	if n.guard != 0 {
+		do(unguard, 0, func(t *node, _ *event) { t.guard = 0 })
+	}
 	if m.fault(s, deleteNode) {
 		do(deleteNode, 0, func(t *node, e *event) {
 			m.set(t, object{}, byOther)

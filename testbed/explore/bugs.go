@@ -55,6 +55,16 @@ const (
 	SettleForgotten
 	PolicyIgnored
 	TotalIgnored
+	RefusalForgotten
+	RefusedIsWritten
+	FailedReadPasses
+	RefusalSettles
+	ProxyDeletes
+	RefusedHoldsAll
+	ForeignPauseIgnored
+	ForeignForceIgnoresCommit
+	UnledTimeCounts
+	MissingLeaseIsNoStop
 )
 
 var bugNames = []string{
@@ -76,6 +86,11 @@ var bugNames = []string{
 	"a request removed that was set after the commit", "a turn for a request that is gone",
 	"a settle time that is counted from the node's own last turn",
 	"policies without their own budgets", "no budget of all policies together",
+	"a host that forgets a refusal whose answer is lost", "a host that takes a refused commit for written",
+	"a host that commits although it could not read the Lease", "a lost write that counts as settled once it is refused",
+	"a proxy's 404 that counts as a deleted Node", "a guarded Node's foreign turn that holds up the others",
+	"a pause that does not freeze a foreign turn", "a forced detach that releases a committed foreign turn",
+	"time without a Lease that counts against a turn", "a missing Lease that does not stop a host",
 }
 
 // String returns a description of the bug.
@@ -111,6 +126,12 @@ func (b Bug) observe(o *step.Observation) {
 	case NoBootInAcks:
 		if o.Node.Ack.BootID != "" {
 			o.Node.Ack.BootID = o.Self.BootID
+		}
+	case RefusalForgotten:
+		o.UnsettledRefusal = v1alpha1.Ack{}
+	case MissingLeaseIsNoStop:
+		if o.Fresh != nil && !o.Fresh.Lease.Exists && o.Node.Grant != nil {
+			o.Fresh.Lease = step.Lease{Exists: true, Holder: o.Node.Grant.Epoch}
 		}
 	case StartNotTold:
 		if h := o.Node.Host; h != nil && h.BootID == o.Self.BootID {
@@ -183,6 +204,8 @@ func (b Bug) decide(s rollout.Snapshot) rollout.Outcome {
 			m.Grant.BootID = n.Grant.BootID
 		case b == ClockRestarts && m.Reason == v1alpha1.ReasonHandover:
 			m.Grant.StageAt, m.Grant.StartedAt = now, now
+		case b == UnledTimeCounts && m.Reason == v1alpha1.ReasonHandover:
+			m.Grant.PausedFor = n.Grant.PausedFor
 		}
 	}
 	return out
@@ -240,6 +263,16 @@ func (b Bug) show(n *turn.Node, s *rollout.Snapshot) {
 			g.Epoch = s.Epoch
 			n.Grant = &g
 		}
+	case ForeignPauseIgnored:
+		if n.Ours() && n.Grant.Epoch != s.Epoch {
+			n.Paused = nil
+		}
+	case ForeignForceIgnoresCommit:
+		if n.Ours() && n.Grant.Epoch != s.Epoch && n.Detached != nil && n.Detached.Force {
+			n.Ack.Report = v1alpha1.ReportSeen
+		}
+	case RefusedHoldsAll:
+		s.Refused = nil
 	case MarkLeftBehind:
 		if n.InTurn() && n.Grant != nil && n.Ack.Turn != n.Turn && n.Mark && now.Sub(n.Grant.StartedAt) > time.Hour {
 			n.Mark = false

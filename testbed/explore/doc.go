@@ -12,6 +12,7 @@
 //     a commit (the Node, then the Lease, the sources and the pods);
 //   - up to two living terms of coordinators;
 //   - writes that are lost, late, or that land after their writer has died;
+//   - writes that the API server refuses (a Node that an admission webhook or policy guards), and reads that fail;
 //   - admins, with their intents and their requests for reboots.
 //
 // The model must not know how a core reaches a decision. The properties are in properties.go and progress.go, and the
@@ -24,8 +25,11 @@
 //
 //   - A host's decision to write and the landing of that write are one step. The host does nothing else until it gets
 //     the answer, its observation does not change in the meantime, and its write lands only if the Node still has the
-//     version that the host decided on. So a late decision is equivalent to a slow host. A write that lands after its
-//     process died is a separate step (crash or KILL, then lands-late).
+//     version that the host decided on. So a late decision is equivalent to a slow host.
+//   - A host's write whose process dies (crash, KILL) or whose answer is lost (LOSE-HOST) may land later, until the Node
+//     has another version (lands-late). A proxy's answer is not the API server's, so it is a lost answer too. After it, a
+//     living host does what package node does: it stops the drain, drops its reads and decides again from the version
+//     that it knows. So it may send the same write again, or another one.
 //   - A host reads the Lease, the sources and the pods in one step: no step elsewhere connects the sources or the pods
 //     to the Lease.
 //   - A host restarts the two units of its plan one after the other. After the first, its read may be too old, and it
@@ -42,6 +46,15 @@
 //     bounds.
 //   - A write with an unknown outcome (LOSE) may land at any time until the term settles it. When a term ends, it
 //     leaves at most one write in flight, from its current round or from the round that it was about to start.
+//   - What kube.Write does not recognize as an answer of the API server is a lost answer: a proxy's 5xx, 401, 403 or
+//     HTML 404, and a 404 or conflict that the read after it does not confirm. A confirmed 404 is a deleted Node, and a
+//     confirmed conflict is a decision on a past version.
+//   - A refusal (403, 422, a webhook's 409) lasts from GUARD to unguard, for the coordinator or for the host. The
+//     coordinator then writes nothing to the node for a while (until try-again), and Decide receives the refusal. A
+//     refusal settles no lost write: the first try may have passed admission, so it may still land. A refused host drops
+//     its reads, as in look-expires, and tries again, so its refused write is not a step.
+//   - A host's read of the Lease, the sources or the pods before a commit may fail (FAIL-READ), because of an error or
+//     a proxy's answer. A read that fails earlier or elsewhere only delays.
 //   - A term that lost the Lease decides at most Config.Stale rounds before it notices. The elector of client-go stops
 //     it at the renew deadline, before a successor can win, unless the process was frozen. A frozen process can only
 //     finish the round that it was in.
@@ -49,8 +62,10 @@
 // The model has no numeric resourceVersions: a write that was decided on a past version is dead. It leaves out writes
 // that change nothing that it keeps (the held reason, a kubelet's heartbeat). Such a write could only invalidate other
 // writes and reads, which the model allows anyway. Time is a fault (AGE): for one Node, longer than every timeout
-// passes. Equal candidates (by zone, boot time, name) occur in every order, because the model calls Decide under each
-// naming of the nodes. The settle time is 0, or passes in a step of its own at any time.
+// passes. A new term does not know when the previous one last renewed the Lease, as after the Lease was deleted and
+// created again: it counts no time of a turn before it took the turn over. Equal candidates (by zone, boot time, name)
+// occur in every order, because the model calls Decide under each naming of the nodes. The settle time is 0, or passes
+// in a step of its own at any time.
 //
 // # What is explored by subject
 //
@@ -85,4 +100,18 @@
 //
 // A run has a fixed number of faults. A step that undoes a fault (resume, go, recreate) is free. The search is breadth
 // first, so the first violation that it finds has a shortest script. [Replay] runs a script again.
+//
+// With all kinds of faults, go test explores one fault on two and three nodes, and every pair of faults on one node. A
+// soak run explores every pair on two nodes. Two faults on two nodes take too long for go test, so they are split by
+// subject. Each subject has the kinds that act on the same clauses:
+//
+//   - the protocol between hosts and terms: crashes, lost writes and changes of the leader;
+//   - answers: what is refused, lost or made up by a proxy, before and after a change of the leader, because a guarded
+//     Node matters to other nodes only while its turn is foreign;
+//   - intents before and after the leader crashes, which makes the turns foreign. Nodes have intents independently of
+//     each other, and meet only in the budget. A living stale leader (TAKE-OVER) adds late grants; a crash leaves one
+//     late grant too;
+//   - a missing Lease with lost writes and time that passes, with three faults, on one node. It stops every node in the
+//     same way, whatever the others do. What it means for the budget takes one fault on two nodes: the deletion may come
+//     between any two writes, and the writes in flight may still land.
 package explore

@@ -6,7 +6,15 @@ import (
 )
 
 // protocol is the set of faults that the protocol between hosts and coordinators must survive.
-var protocol = kindsOf(crash, killProcess, cancel, loseWrite, crashLeader, takeOver, blankLease)
+var protocol = kindsOf(crash, killProcess, loseHostWrite, cancel, loseWrite, crashLeader, takeOver, blankLease)
+
+// The sets below are subjects. Each allows more faults together than the search over all kinds can in the time of
+// go test; see doc.go.
+var (
+	answers      = kindsOf(guard, loseWrite, loseHostWrite, failRead, crashLeader)
+	intents      = kindsOf(crashLeader, pause, detach, forceDetach, unmanage)
+	missingLease = kindsOf(deleteLease, loseWrite, loseHostWrite, crashLeader, age)
+)
 
 // units is the set of faults that change what a host's own hook units do: everything that ends a process or a turn. The
 // other faults act on a hook stage with units as on one with hooks of others, except in a soak run.
@@ -41,6 +49,9 @@ func bounds() []Config {
 			{Nodes: 3, Faults: 1, Kinds: allKinds},
 			{Nodes: 3, Faults: 1, Budget: 2, Kinds: kindsOf(crashLeader, loseWrite)},
 			{Nodes: 2, Faults: 2, Kinds: protocol},
+			{Nodes: 2, Faults: 2, Kinds: answers},
+			{Nodes: 2, Faults: 2, Kinds: intents},
+			{Nodes: 1, Faults: 3, Kinds: missingLease},
 		}...)
 	}
 	if soak() {
@@ -64,6 +75,9 @@ func bounds() []Config {
 			{Nodes: 2, Faults: 1, Kinds: allKinds, Units: true},
 			{Nodes: 2, Faults: 1, Kinds: allKinds, Units: true, Plan: DrainApply},
 			{Nodes: 2, Faults: 2, Kinds: protocol | kindsOf(failApply), Plan: ApplyOnly},
+			{Nodes: 3, Faults: 2, Budget: 2, Kinds: answers},
+			{Nodes: 2, Faults: 3, Kinds: answers},
+			{Nodes: 2, Faults: 2, Kinds: missingLease},
 		}...)
 	}
 	for i := range all {

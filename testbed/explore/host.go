@@ -17,6 +17,7 @@ type seen struct {
 	lx, ls, le    bool
 	drain, shut   uint8
 	refused       bool
+	refusal       uint8
 	apply         uint8
 	hooks         workState
 	sick          bool
@@ -41,7 +42,7 @@ func (m *model) observed(n *node) (k seen, ok bool) {
 	k = seen{
 		view: view, boot: n.boot, started: n.started, version: n.version, src: n.src, known: n.known,
 		look: n.look, lh: n.lh, lx: n.lx, ls: n.ls, le: n.le,
-		shut: n.shut, refused: n.refused != 0 && n.refused == o.turn, sick: n.sick, world: m.world,
+		shut: n.shut, refused: n.refused != 0 && n.refused == o.turn, refusal: n.refusal, sick: n.sick, world: m.world,
 	}
 	if n.dturn == o.turn && n.dstate == o.state {
 		k.drain = n.drain
@@ -92,6 +93,11 @@ func (m *model) step(k seen) *did {
 	if k.refused {
 		o.RebootError = "explored"
 	}
+	if k.refusal != 0 {
+		o.UnsettledRefusal = v1alpha1.Ack{
+			Turn: o.Node.Turn, BootID: o.Self.BootID, State: o.Node.State, Report: v1alpha1.ReportRefused, Reason: reasons[k.refusal],
+		}
+	}
 	if k.src {
 		requested := o.Node.Request != nil
 		o.Sources = step.Sources{Complete: true, Changes: changes(k.known, requested), Wants: v1alpha1.WantsNothing}
@@ -136,10 +142,18 @@ func (m *model) hostSteps(s *state, i int, yield func(*event, *state)) {
 			}
 			t.src, t.known = true, t.change
 		})
+		if m.fault(s, failRead) {
+			do(failRead, 0, func(t *node, _ *event) {
+				t.look, t.drain = noLook, 0
+				if m.Bug == FailedReadPasses {
+					t.look, t.lh, t.lx, t.le = commitLook, m.objects[t.seen()].grant.epoch, true, t.pods
+				}
+			})
+		}
 	}
 	if !n.vcur {
 		do(seeNode, 0, func(t *node, _ *event) {
-			t.vcur, t.view = true, 0
+			t.catchUp()
 			switch t.look {
 			case commitLook:
 				t.look = leaseLook
@@ -220,6 +234,12 @@ func (m *model) takeStep(s *state, i int, do doer) {
 	}
 	d := m.step(k)
 	view := m.objects[k.view]
+	if d.read == step.ReadNothing && d.write != nil && n.guard&guardHost != 0 {
+		if m.Bug == RefusedIsWritten {
+			do(stepHost, 0, func(t *node, _ *event) { t.vcur, t.view = false, d.wrote })
+		}
+		return // the host drops its reads, as in expire, and tries again
+	}
 	do(stepHost, 0, func(t *node, e *event) {
 		if d.do != step.DoDrain {
 			t.drain = 0
@@ -236,7 +256,8 @@ func (m *model) takeStep(s *state, i int, do doer) {
 		case d.read == step.ReadLease:
 			t.look, t.lh, t.lx, t.ls = leaseLook, s.lease.holder, s.lease.exists, s.lease.stop
 		case d.read == step.ReadCommit:
-			t.look, t.vcur, t.view = halfLook, true, 0
+			t.catchUp()
+			t.look = halfLook
 			t.lookFair = s.lease.exists && m.objects[t.api].grant.epoch == s.lease.holder
 		case d.write != nil:
 			m.hostWrite(n, t, d, e)
@@ -260,6 +281,15 @@ func (m *model) takeStep(s *state, i int, do doer) {
 			e.reboots, e.turnSeen, e.grantSeen = true, view.turn, view.grant
 		}
 	})
+	if late := m.lateWrite(n); late != 0 && m.fault(s, loseHostWrite) {
+		do(loseHostWrite, 0, func(t *node, _ *event) {
+			t.drain, t.look = 0, noLook
+			if d.write.Ack.Report == v1alpha1.ReportRefused {
+				t.refusal = number(reasons, d.write.Ack.Reason)
+			}
+			m.orphan(t, late)
+		})
+	}
 	if d.write == nil && d.read == step.ReadNothing && d.do == step.DoReboot && m.fault(s, refuseReboot) {
 		do(refuseReboot, 0, func(t *node, _ *event) { t.refused, t.shut, t.look = view.turn, 0, noLook })
 	}
@@ -269,7 +299,8 @@ func (m *model) takeStep(s *state, i int, do doer) {
 func (m *model) hostWrite(n, t *node, d *did, e *event) {
 	after := m.objects[d.wrote]
 	if !n.vcur {
-		t.vcur, t.view, t.look = true, 0, noLook
+		t.catchUp()
+		t.look = noLook
 		if m.Bug != NoPrecondition || n.api == 0 {
 			return
 		}
@@ -282,7 +313,7 @@ func (m *model) hostWrite(n, t *node, d *did, e *event) {
 	ghostHostWrote(t, e)
 }
 
-// lateWrite returns the write that the host's process would leave in flight if it died now, or 0.
+// lateWrite returns the write that the host's process would leave in flight if it died now or lost the answer, or 0.
 func (m *model) lateWrite(n *node) uint32 {
 	if !n.proc || !n.vcur || n.look == halfLook {
 		return 0

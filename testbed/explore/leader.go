@@ -13,6 +13,7 @@ type snapshot struct {
 	term      int8
 	stopped   bool
 	uncertain [maxNodes]bool
+	refused   [maxNodes]bool
 	views     [maxNodes]uint32 // 0: the Node does not exist
 	control   [maxNodes]bool
 	pool      [maxNodes]uint8
@@ -57,7 +58,7 @@ func (m *model) decide(k snapshot) []round {
 	rounds := []round{}
 	for _, order := range m.orders {
 		s := rollout.Snapshot{
-			Now: now, Epoch: id("e", uint8(k.term)+1), Stopped: k.stopped, Policies: m.policies, Uncertain: map[string]bool{},
+			Now: now, Epoch: id("e", uint8(k.term)+1), Stopped: k.stopped, Policies: m.policies, Uncertain: map[string]bool{}, Refused: map[string]string{},
 		}
 		names := map[string]int{}
 		for i, view := range k.views[:m.Nodes] {
@@ -70,11 +71,14 @@ func (m *model) decide(k snapshot) []round {
 				if k.uncertain[i] {
 					s.Uncertain[name] = true
 				}
+				if k.refused[i] {
+					s.Refused[name] = "explored"
+				}
 			}
 		}
 		var r round
 		for _, v := range m.Bug.decide(s).Verdicts {
-			if i := names[v.Node]; v.Move != nil {
+			if i := names[v.Node]; v.Move != nil && !k.refused[i] {
 				if next := m.object(m.objects[k.views[i]].moved(v.Move)); next != k.views[i] {
 					r.obj[i], r.grant[i] = next, v.Move.Disturbs()
 				}
@@ -104,7 +108,7 @@ func (m *model) rounds(s *state, k int) []round {
 		if t.write == toSend {
 			return nil // the current round is not finished
 		}
-		q.uncertain[i] = t.write != noWrite
+		q.uncertain[i], q.refused[i] = t.write != noWrite, t.refused
 		if q.views[i] = t.view; t.vcur {
 			q.views[i] = s.n[i].api
 		}
@@ -221,6 +225,9 @@ func (m *model) sendSteps(s *state, k int, do termDoer) {
 	}
 	for i := range m.Nodes {
 		w := s.n[i].terms[k]
+		if w.refused {
+			do(tryAgain, i, 0, func(t *state, _ *event) { t.n[i].terms[k].refused = false })
+		}
 		switch w.write {
 		case toSend:
 			if w.grant && moves {
@@ -232,7 +239,13 @@ func (m *model) sendSteps(s *state, k int, do termDoer) {
 			}
 			do(sendWrite, i, 0, func(t *state, e *event) { m.leaderWrites(t, k, i, w.obj, e) })
 			if m.fault(s, loseWrite) {
-				do(loseWrite, i, 0, func(t *state, _ *event) { t.n[i].terms[k].write, t.n[i].terms[k].grant = unknown, false })
+				do(loseWrite, i, 0, func(t *state, _ *event) {
+					t.n[i].terms[k].write, t.n[i].terms[k].grant = unknown, false
+					if m.Bug == ProxyDeletes {
+						t.n[i].terms[k] = sight{}
+						m.orphan(&t.n[i], w.obj)
+					}
+				})
 			}
 		case unknown:
 			do(landUnknown, i, 0, func(t *state, e *event) {
@@ -240,20 +253,30 @@ func (m *model) sendSteps(s *state, k int, do termDoer) {
 				m.set(&t.n[i], m.objects[w.obj], byOther)
 				ghostLeaderWrote(&t.n[i], e)
 			})
-			do(settleWrite, i, 0, func(t *state, e *event) { m.leaderWrites(t, k, i, w.obj, e) })
+			switch {
+			case s.n[i].guard&guardLeaders == 0:
+				do(settleWrite, i, 0, func(t *state, e *event) { m.leaderWrites(t, k, i, w.obj, e) })
+			case m.Bug == RefusalSettles: // the product does not, because the first try may still land
+				do(settleWrite, i, 0, func(t *state, _ *event) { drop(&t.n[i].terms[k]); m.orphan(&t.n[i], w.obj) })
+			}
 		case unknownOf:
-			do(settleWrite, i, 0, func(t *state, _ *event) { t.n[i].terms[k] = sight{vcur: true} })
+			do(settleWrite, i, 0, func(t *state, _ *event) { t.n[i].terms[k] = sight{vcur: true, refused: w.refused} })
 		}
 	}
 }
 
-func drop(t *sight) { *t = sight{vcur: t.vcur, view: t.view} }
+func drop(t *sight) { *t = sight{vcur: t.vcur, view: t.view, refused: t.refused} }
 
-// leaderWrites lands a term's write, which was decided on the current Node.
+// leaderWrites lands a term's write, which was decided on the current Node, unless the API server refuses it.
 func (m *model) leaderWrites(s *state, k, i int, obj uint32, e *event) {
 	n := &s.n[i]
+	if n.guard&guardLeaders != 0 {
+		drop(&n.terms[k])
+		n.terms[k].refused = true
+		return
+	}
 	e.node, e.writer, e.before, e.after = i, leadWrites, m.objects[n.api], m.objects[obj]
-	n.terms[k] = sight{vcur: true}
+	n.terms[k] = sight{vcur: true, refused: n.terms[k].refused}
 	m.set(n, m.objects[obj], k)
 	ghostLeaderWrote(n, e)
 }
@@ -320,6 +343,9 @@ func ghostHostWrote(n *node, e *event) {
 }
 
 func ghostLeaderWrote(n *node, e *event) {
+	if e.after.state != e.before.state {
+		n.aged = n.aged && e.after.grant.stage > 0 // the write was in flight while the time passed
+	}
 	if e.after.st() == v1alpha1.StateRebooting && e.before.st() != v1alpha1.StateRebooting {
 		n.promoted = n.boot == e.after.boot
 	}

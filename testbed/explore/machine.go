@@ -129,7 +129,11 @@ func (m *model) machineFaults(s *state, n *node, do doer) {
 		do(latePod, 0, func(t *node, _ *event) { t.pods, t.latePod = true, true })
 	}
 	if m.fault(s, age) {
-		do(age, 0, func(t *node, _ *event) { m.ages(t) })
+		do(age, 0, func(t *node, _ *event) {
+			m.ages(t)
+			led := m.holds(s, 0) && s.terms[0].live || m.holds(s, 1) && s.terms[1].live
+			t.aged = t.aged || led
+		})
 	}
 }
 

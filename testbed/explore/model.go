@@ -110,7 +110,7 @@ type model struct {
 	decides  map[snapshot][]round
 	orders   [][]int
 	world    world
-	disposed int // the number of writes of dead writers that did not fit into the model
+	disposed int // the number of writes in flight that did not fit into the model
 }
 
 // planSteps is the number of units that a plan restarts.
@@ -211,7 +211,10 @@ func (m *model) set(n *node, o object, by int) bool {
 	}
 	old := n.api
 	n.api = id
-	if n.proc && n.vcur && by != byHost {
+	switch {
+	case by == byHost:
+		n.refusal = 0
+	case n.proc && n.vcur:
 		n.vcur, n.view = false, old
 	}
 	for k := range n.terms {
@@ -221,7 +224,7 @@ func (m *model) set(n *node, o object, by int) bool {
 		}
 		switch t.write {
 		case toSend:
-			*t = sight{vcur: t.vcur, view: t.view}
+			drop(t)
 		case unknown:
 			t.write, t.obj = unknownOf, 0
 		}
@@ -235,7 +238,7 @@ const (
 	byOther = -2
 )
 
-// orphan leaves a write in flight whose writer died.
+// orphan leaves a write in flight whose writer died or lost the answer.
 func (m *model) orphan(n *node, obj uint32) {
 	if obj == n.api {
 		return

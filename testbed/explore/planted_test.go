@@ -44,11 +44,28 @@ var planted = []struct {
 	{TurnsBackTwice, "need", func(c *Config) { c.Faults, c.Kinds = 2, kindsOf(takeOver, crashLeader) }},
 	// A process that finds its predecessor's commit writes its own start time before it acts. Without that write, a
 	// refusal that the predecessor left in flight lands after the call for the reboot.
-	{StartNotTold, "slot", func(c *Config) { c.Nodes, c.Faults, c.Kinds = 1, 3, kindsOf(refuseReboot, killProcess, forceDetach) }},
+	{StartNotTold, "committed", func(c *Config) { c.Nodes, c.Faults, c.Kinds = 1, 2, kindsOf(refuseReboot, killProcess) }},
 	{TermSurvives, "one term", func(c *Config) { c.Kinds = kindsOf(blankLease) }},
 	{SlotFreedEarly, "slot", func(c *Config) { c.Kinds = 0; c.Only = []string{"slot"} }},
 	{ReleaseLeavesKeys, "released", func(c *Config) { c.Kinds = kindsOf(unmanage) }},
 	{PublishesReleased, "released", func(c *Config) { c.Kinds = kindsOf(detach) }},
+	{RefusalForgotten, "committed", func(c *Config) {
+		c.Nodes, c.Faults, c.Kinds = 1, 3, kindsOf(cancel, restage, loseHostWrite)
+	}},
+	{RefusalForgotten, "committed", func(c *Config) {
+		c.Nodes, c.Faults, c.Kinds, c.Plan = 1, 3, kindsOf(cancel, restage, loseHostWrite), ApplyOnly
+	}},
+	{RefusedIsWritten, "committed", func(c *Config) { c.Nodes, c.Kinds = 1, kindsOf(guard) }},
+	{FailedReadPasses, "epoch", func(c *Config) { c.Faults, c.Kinds = 2, kindsOf(crashLeader, failRead) }},
+	{RefusalSettles, "budget", func(c *Config) { c.Faults, c.Kinds = 2, kindsOf(loseWrite, guard) }},
+	{ProxyDeletes, "budget", func(c *Config) { c.Kinds = kindsOf(loseWrite) }},
+	{RefusedHoldsAll, "progress", func(c *Config) { c.Budget, c.Faults, c.Kinds = 2, 2, kindsOf(crashLeader, guard) }},
+	{ForeignPauseIgnored, "paused", func(c *Config) { c.Faults, c.Kinds = 2, kindsOf(crashLeader, pause) }},
+	{ForeignForceIgnoresCommit, "slot", func(c *Config) { c.Faults, c.Kinds = 2, kindsOf(crashLeader, forceDetach) }},
+	{UnledTimeCounts, "clock", func(c *Config) { c.Faults, c.Kinds = 2, kindsOf(deleteLease, age) }},
+	{MissingLeaseIsNoStop, "stop", func(c *Config) { c.Kinds = kindsOf(deleteLease) }},
+	// The Lease is created again before the term notices that it was deleted.
+	{TermSurvives, "one term", func(c *Config) { c.Kinds = kindsOf(deleteLease) }},
 	{WaitsInSilence, "progress", func(c *Config) { c.Kinds = 0 }},
 	{OverdueStays, "progress", func(c *Config) { c.Kinds, c.Hooks = 0, true }},
 	{VetoIgnored, "progress", func(c *Config) { c.Kinds = kindsOf(unmanage) }},
@@ -63,6 +80,17 @@ var planted = []struct {
 	{PolicyIgnored, "budget", func(c *Config) { c.Nodes, c.Pools, c.Kinds = 3, 2, 0 }},
 	{TotalIgnored, "budget", func(c *Config) { c.Pools, c.Total, c.Kinds = 2, 1, 0 }},
 	{BackoffStays, "progress", func(c *Config) { c.Kinds = kindsOf(uncordon) }},
+}
+
+// needs has the kind of fault without which a bug cannot be found. It shows that the kind models something that no other
+// kind does.
+var needs = map[Bug]kind{
+	RefusalForgotten: loseHostWrite,
+	RefusedIsWritten: guard, RefusalSettles: guard, RefusedHoldsAll: guard,
+	FailedReadPasses:    failRead,
+	ProxyDeletes:        loseWrite,
+	ForeignPauseIgnored: pause, ForeignForceIgnoresCommit: forceDetach,
+	UnledTimeCounts: deleteLease, MissingLeaseIsNoStop: deleteLease,
 }
 
 // TestPlanted leaves out one clause after another. The exploration must find a violation. The script of the violation
@@ -89,6 +117,15 @@ func TestPlanted(t *testing.T) {
 			t.Logf("planted: %s: found by %q (%s) in %d steps, %s states", p.bug, v.Property, v.Text, len(v.Script), thousands(r.States))
 			if v.Property != p.property {
 				t.Errorf("found by %q, expected %q:\n%s", v.Property, p.property, v)
+			}
+			if needed := needs[p.bug]; needed != 0 {
+				without := c
+				if without.Kinds &^= kindsOf(needed); without.Kinds == c.Kinds {
+					t.Errorf("the bounds have no %s", kindNames[needed])
+				}
+				if r := Explore(without, every); r.Violation != nil {
+					t.Errorf("found without %s too:\n%s", kindNames[needed], r.Violation)
+				}
 			}
 			if v.Property == "progress" {
 				return // the violation is what follows the end of the script

@@ -32,8 +32,8 @@ func newProgress(m *model) *progress {
 // for example, a write that may land late never lands.
 var fair = []kind{
 	heal, start, goDown, report, seeNode, readRest, poll, evicted, applied, ranHooks, confirm, settled, sendWrite, settleWrite,
-	watchLease, watch, list, campaign, stepHost, decide, dueHooks, expire,
-	recreateNode, recreateLease, goOn, resume, attach, manage, clearTurn,
+	tryAgain, watchLease, watch, list, campaign, stepHost, decide, dueHooks, expire,
+	recreateNode, recreateLease, goOn, resume, attach, manage, clearTurn, unguard,
 }
 
 var fairRank = func() map[kind]int {
@@ -160,6 +160,9 @@ func (p *progress) first(s *state, from, to int, lacks []kind) (next state, wrot
 		if !known || rank < from || rank >= best || slices.Contains(lacks, e.action.kind) && (e.action.kind != evicted || e.host.pods) {
 			return
 		}
+		if e.action.kind == tryAgain && s.n[e.node].guard&guardLeaders != 0 {
+			return // it would be refused again, and the same again
+		}
 		for i := range p.Nodes {
 			if p.canonical(t.n[i]) != p.canonical(s.n[i]) || t.lease != s.lease || t.terms != s.terms {
 				best, next, ok = rank, *t, true
@@ -174,13 +177,16 @@ func (p *progress) first(s *state, from, to int, lacks []kind) (next state, wrot
 // that is in rests, or -1. text describes what is wrong if no timeout ends the wait, or is "". end is set if the admins
 // have undone everything: then no node may be left that wants something, unless a cordon takes the budget.
 func (p *progress) rest(w world, s *state, end bool) (waits int, text string) {
-	snap := rollout.Snapshot{Now: now, Epoch: "e1", Stopped: s.terms[0].stopSeen || !s.lease.exists, Policies: p.policies, Uncertain: map[string]bool{}}
+	snap := rollout.Snapshot{Now: now, Epoch: "e1", Stopped: s.terms[0].stopSeen || !s.lease.exists, Policies: p.policies, Uncertain: map[string]bool{}, Refused: map[string]string{}}
 	cordoned := false
 	for i := range p.Nodes {
 		if s.n[i].api != 0 {
 			n := p.facts(s.n[i].api, s.n[i].pool, id("n", uint8(i)+1))
 			n.ControlPlane = s.n[i].control
 			snap.Nodes = append(snap.Nodes, n)
+			if s.n[i].guard&guardLeaders != 0 {
+				snap.Refused[n.Name] = "explored"
+			}
 			cordoned = cordoned || p.objects[s.n[i].api].unsched
 		}
 	}
@@ -197,8 +203,15 @@ func (p *progress) rest(w world, s *state, end bool) (waits int, text string) {
 		i := int(num(v.Node)) - 1
 		n := &s.n[i]
 		o := &p.objects[n.api]
-		dead := w == deadHosts && n.dead()
+		dead := w == deadHosts && n.dead() || n.guard != 0
 		switch {
+		case n.guard&guardLeaders != 0:
+			// The node stays as it is, and the others do not wait for it.
+			if o.st().InTurn() {
+				p.held[rests[1].Cause]++
+			}
+		case o.st() == v1alpha1.StateIdle && v.Held == v1alpha1.ReasonHandover:
+			return -1, fmt.Sprintf("n%d is idle and waits for a handover that does not end", i+1)
 		case v.Move != nil:
 			return -1, fmt.Sprintf("n%d should move from %s to %s, but no process moves it", i+1, v.Move.From, v.Move.To)
 		case o.st().InTurn():

@@ -30,11 +30,13 @@ var properties = []property{
 	{"stop", stopSeen},
 	{"slot", slotHeld},
 	{"barred", commitBars},
+	{"committed", commitKept},
 	{"sources", sourcesRead},
 	{"proof", provenByBoot},
 	{"one write", oneWrite},
 	{"present boot", presentBoot},
 	{"clock", clockRuns},
+	{"paused", pauseFreezes},
 	{"need", backOutsNeeded},
 	{"one term", oneTerm},
 	{"released", releasedWhole},
@@ -225,7 +227,7 @@ func slotHeld(m *model, e *event, before, _ *state) string {
 		return "the slot is freed while the mark is set"
 	case n.down && !n.freed:
 		return "the slot is freed while a reboot is pending"
-	case e.before.committed() && e.after.detached != 2:
+	case e.before.committed():
 		return "the slot is freed while the host is committed"
 	}
 	return ""
@@ -241,6 +243,25 @@ func commitBars(_ *model, e *event, _, _ *state) string {
 		return ""
 	}
 	return fmt.Sprintf("a committed turn is moved to %s", e.after.st())
+}
+
+// commitKept checks that the Node shows the commit for as long as a reboot or an apply is under way. Otherwise the turn
+// can be backed out or released meanwhile.
+func commitKept(m *model, e *event, _, s *state) string {
+	if e.node < 0 {
+		return ""
+	}
+	n := &s.n[e.node]
+	o := &m.objects[n.api]
+	switch {
+	case n.freed, o.committed():
+		return ""
+	case n.down && n.rebooted != 0 && n.rebooted == o.turn:
+		return "a reboot is under way, and the Node does not show the commit to it"
+	case n.apply == 1 && o.st() == v1alpha1.StateApplying:
+		return "an apply is under way, and the Node does not show the commit to it"
+	}
+	return ""
 }
 
 func sourcesRead(_ *model, e *event, _, _ *state) string {
@@ -278,13 +299,31 @@ func presentBoot(_ *model, e *event, _, _ *state) string {
 	return ""
 }
 
-// clockRuns checks that a change of the leader does not restart the timeout of a stage.
-func clockRuns(_ *model, e *event, _, _ *state) string {
+// clockRuns checks that a change of the leader does not restart the timeout of a stage, and that no time without a
+// leader counts: a stop by deletion of the Lease ends the term.
+func clockRuns(m *model, e *event, before, _ *state) string {
 	b, a := &e.before.grant, &e.after.grant
-	if e.writer == leadWrites && e.before.state == e.after.state && b.turn == a.turn && b.turn != 0 && a.stage < b.stage {
+	switch {
+	case e.writer != leadWrites || b.turn != a.turn || b.turn == 0:
+		return ""
+	case e.before.state == e.after.state && a.stage < b.stage:
 		return "a timeout restarts"
+	case m.holds(before, e.term) && a.reason != b.reason && reasons[a.reason] == v1alpha1.ReasonOverdue && !before.n[e.node].aged:
+		return "a turn is backed out as overdue, although no leader led while the time passed"
 	}
 	return ""
+}
+
+// pauseFreezes checks that no coordinator moves a turn that an admin paused, whichever term granted it.
+func pauseFreezes(_ *model, e *event, _, _ *state) string {
+	b := &e.before
+	if e.writer != leadWrites && e.writer != lateLeader || !b.st().InTurn() || b.state == e.after.state || !b.paused {
+		return ""
+	}
+	if b.managed != 0 || b.detached == 2 || b.grant.turn != 0 && b.grant.uid != b.uid {
+		return "" // a stronger intent, or the turn of another Node object
+	}
+	return fmt.Sprintf("a paused turn is moved to %s", e.after.st())
 }
 
 // backOutsNeeded checks that a new leader backs out no more turns than exceed the budget. Nodes that will be

@@ -69,6 +69,9 @@ var rests = []Rest{
 		Cause: "the emergency stop is set, or the Lease is missing", End: "an admin lifts the stop", Held: v1alpha1.ReasonStopped,
 		is: func(*progress, world, *state, int) bool { return false }, // see progress.rest
 	}, {
+		Cause: "the API server refuses writes to the Node (an admission webhook or policy)", End: "an admin changes what refuses them", Held: v1alpha1.ReasonOverdue,
+		is: func(_ *progress, _ world, s *state, i int) bool { return s.n[i].guard != 0 }, // of the coordinator's writes, see progress.rest
+	}, {
 		Cause: "an admin has paused the node", End: "the pause ends", Held: v1alpha1.ReasonPaused,
 		is: func(p *progress, _ world, s *state, i int) bool { return p.objects[s.n[i].api].paused },
 	}, {
@@ -115,8 +118,9 @@ var rests = []Rest{
 		End:   "the wait of that node, which has one of the causes above, ends", Held: v1alpha1.ReasonHandover,
 		is: func(p *progress, w world, s *state, i int) bool {
 			for k := range p.Nodes {
-				if st := p.objects[s.n[k].api].st(); k != i && (st == v1alpha1.StateBeforeUncordon || st == v1alpha1.StateUncordoning) {
-					return w != fairWorld
+				o := &p.objects[s.n[k].api]
+				if st := o.st(); k != i && (st == v1alpha1.StateBeforeUncordon || st == v1alpha1.StateUncordoning) {
+					return w != fairWorld || o.paused || s.n[k].guard != 0
 				}
 			}
 			return false

@@ -17,7 +17,7 @@ func TestRests(t *testing.T) {
 	found := map[string]int{}
 	for _, c := range []Config{
 		{Hooks: true, Wait: true},
-		{Faults: 1, Kinds: kindsOf(latePod, sicken, pause, stop)},
+		{Faults: 1, Kinds: kindsOf(latePod, sicken, pause, stop, guard)},
 		{Faults: 1, Kinds: kindsOf(takeOver), Hooks: true, MaxStates: 6000},
 	} {
 		c.Nodes, c.Budget, c.Stale = 2, 1, 1

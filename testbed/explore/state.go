@@ -37,9 +37,12 @@ type node struct {
 	hturn, hstate uint8 // for this stage
 	shut          uint8 // 0 not known, 1 none, 2 in progress
 	refused       uint8 // the turn whose reboot logind refused
+	refusal       uint8 // the reason of a refusal with an unknown outcome; 0: none
+
+	guard guardedAgainst // whose writes to the Node the API server refuses
 
 	terms   [2]sight
-	orphans [3]uint32 // writes of dead writers that may still land
+	orphans [3]uint32 // writes that may still land, and that no process waits for
 
 	// Ghosts: facts that only the properties read.
 	admin     bool  // an admin set the cordon
@@ -52,6 +55,15 @@ type node struct {
 	hooked    uint8 // the turn in which units of before-drain or before-reboot began, and that no unit has undone yet
 	asked     bool  // a request was set, and the machine has not booted since
 	freed     bool  // the Node was deleted while a reboot was committed or pending
+	aged      bool  // in this stage, the timeouts have passed under a leader
+}
+
+// catchUp makes the host know the current version of its Node. A refusal that was based on another version is settled.
+func (n *node) catchUp() {
+	if !n.vcur {
+		n.refusal = 0
+	}
+	n.vcur, n.view = true, 0
 }
 
 // seen returns the version of its Node that the host knows.
@@ -65,13 +77,23 @@ func (n *node) seen() uint32 {
 // dead reports whether no process of lockkeeper's runs on the machine.
 func (n *node) dead() bool { return n.down || !n.proc }
 
+// guardedAgainst is a set of the writers of a Node whose writes the API server refuses, for example because an admission
+// webhook does not answer.
+type guardedAgainst uint8
+
+const (
+	guardLeaders guardedAgainst = 1 << iota
+	guardHost
+)
+
 // sight is one term's view of one node, and its write to it.
 type sight struct {
-	vcur  bool
-	view  uint32
-	write writeState
-	grant bool
-	obj   uint32
+	vcur    bool
+	view    uint32
+	refused bool // a write was refused, so the term writes nothing to the node for a while
+	write   writeState
+	grant   bool
+	obj     uint32
 }
 
 type lookKind uint8
@@ -230,10 +252,10 @@ func (t *tables) settle(n *node) {
 	if !n.proc {
 		n.started = 0
 		n.src, n.known, n.vcur, n.view, n.look = false, 0, false, 0, noLook
-		n.drain, n.apply, n.shut, n.refused, n.hooks = 0, 0, 0, 0, noWork
+		n.drain, n.apply, n.shut, n.refused, n.refusal, n.hooks = 0, 0, 0, 0, 0, noWork
 	} else if !n.vcur && n.look != halfLook && n.look != commitLook {
 		// A lagging watch matters only for an action without a write, and such an action needs complete reads.
-		n.vcur, n.view = true, 0
+		n.catchUp()
 	}
 	if o.st() != v1alpha1.StateApplying && t.objects[n.seen()].st() != v1alpha1.StateApplying {
 		n.apply, n.stepsDone, n.recorded, n.carried = 0, 0, 0, 0
@@ -258,6 +280,9 @@ func (t *tables) settle(n *node) {
 	}
 	if !n.pods {
 		n.latePod = false
+	}
+	if !o.st().InTurn() && n.terms[0].obj == 0 && n.terms[1].obj == 0 && n.orphans == [3]uint32{} {
+		n.aged = false
 	}
 }
 
