@@ -93,8 +93,9 @@ func (d *decision) backOut(n *turn.Node, reason v1alpha1.Reason) bool {
 
 // settleForeign backs out the turns that exceed the budgets, the least advanced
 // first, and takes the rest over once the budgets that they count in hold,
-// foreign turns included. It does not back out a paused turn: if a paused turn
-// exceeds a budget, it backs out others instead.
+// foreign turns included. It does not back out a paused turn, nor one on a Node to
+// which the API server refuses writes: if such a turn exceeds a budget, it backs out
+// others instead.
 func (d *decision) settleForeign(others []*turn.Node) {
 	slices.SortFunc(others, func(a, b *turn.Node) int {
 		return cmp.Or(
@@ -135,7 +136,10 @@ func (d *decision) settleForeign(others []*turn.Node) {
 				full = full || g.Unavailable > g.allowed()
 			}
 		}
+		message, refused := d.Refused[n.Name]
 		switch reason, text := pausedBy(n); {
+		case refused && (full || other != ""):
+			d.hold(n, v1alpha1.ReasonForbidden, message)
 		case reason != "" && (full || other != ""):
 			d.hold(n, reason, text)
 			d.freeze(n) // the next leader only knows when this one last led

@@ -542,8 +542,9 @@ func (w twin) settles() map[string]string {
 				left++
 			}
 		}
+		_, refused := w.Refused[n.Name]
 		switch beyond := over(n, true) || left > 0; {
-		case frozen(n) && (over(n, false) || left > 0):
+		case (frozen(n) || refused) && (over(n, false) || left > 0):
 			out[n.Name] = "held"
 		case beyond:
 			out[n.Name], given[n.Name], turned[n.Name] = "back", true, true
