@@ -117,6 +117,14 @@ fuzz: ## Fuzz everything that others may write, FUZZTIME each: records, acks, th
 		$(GO) test -run '^$$' -fuzz "^$${target#func }$$" -fuzztime $(FUZZTIME) ./$${file%/*} </dev/null; \
 	done
 
+# PACKAGES="node/step coordinator/rollout/grant.go" mutates only these.
+PACKAGES ?=
+
+.PHONY: mutants
+mutants: ## Break the pure packages in one place at a time, and list what their unit tests do not notice (hours; PACKAGES=…)
+	@cd testbed && $(GO) build -o ../bin/mutants ./cmd/mutants
+	@exec nice -n 19 bin/mutants -gremlins "$$($(TOOL) -n gremlins)" -packages '$(PACKAGES)'
+
 .PHONY: bench
 bench: deps control-plane build ## Measure start, size, memory, requests and decisions, next to peers (about 8 minutes)
 	@cd testbed && exec $(GO) run ./cmd/bench -binary $(CURDIR)/bin/lockkeeper

@@ -13,6 +13,9 @@ import (
 // more than its policy allows in a day. With the queue in the order of the hosts' own words it had 200 turns in ten hours, and
 // the honest ones none.
 func TestLyingHostStarvesNoOne(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a day of a whole fleet")
+	}
 	for name, order := range map[string][]v1alpha1.OrderKey{"default": nil, "oldest boot": {v1alpha1.OrderLastTurn, v1alpha1.OrderOldestBoot}} {
 		c := newCluster()
 		if order != nil {

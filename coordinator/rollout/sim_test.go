@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -29,6 +30,7 @@ type cluster struct {
 	policies map[string]policy.Policy // by name
 	gates    map[string]rollout.Gate
 	nodes    map[string]*corev1.Node
+	facts    map[string]knownFact
 	hosts    map[string]*host
 	lease    step.Lease
 	// leads is false while no coordinator runs.
@@ -101,7 +103,7 @@ func newCluster() *cluster {
 		now:      time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC),
 		policies: map[string]policy.Policy{builtIn: newPolicy(builtIn, 0, nil)}, leads: true,
 		gates: map[string]rollout.Gate{}, rooms: map[string]room{}, were: map[string]int{},
-		nodes: map[string]*corev1.Node{}, hosts: map[string]*host{},
+		nodes: map[string]*corev1.Node{}, facts: map[string]knownFact{}, hosts: map[string]*host{},
 		lease:     step.Lease{Exists: true, Holder: "a"},
 		uncertain: map[string]turn.Node{}, taken: map[string]rollout.Snapshot{},
 	}
@@ -154,11 +156,27 @@ func (h *host) boot() string { return fmt.Sprintf("%s-boot-%d", h.name, h.boots)
 
 func (c *cluster) names() []string { return slices.Sorted(maps.Keys(c.nodes)) }
 
+// fact returns the facts of a Node. It reads them again only if the Node has changed, because most of a campaign's time would go into
+// decoding the same records.
 func (c *cluster) fact(name string) turn.Node {
-	if n := c.nodes[name]; n != nil {
-		return turn.FromNode(n.DeepCopy())
+	n := c.nodes[name]
+	if n == nil {
+		return turn.Node{}
 	}
-	return turn.Node{}
+	f := c.facts[name]
+	if f.of == nil || f.of.UID != n.UID || f.of.ResourceVersion != n.ResourceVersion || f.of.Spec.Unschedulable != n.Spec.Unschedulable ||
+		!maps.Equal(f.of.Labels, n.Labels) || !maps.Equal(f.of.Annotations, n.Annotations) || !reflect.DeepEqual(f.of.Status, n.Status) {
+		f.of = n.DeepCopy()
+		f.node = turn.FromNode(f.of)
+		c.facts[name] = f
+	}
+	return f.node
+}
+
+// knownFact is what [cluster.fact] returned last, and of which Node.
+type knownFact struct {
+	of   *corev1.Node
+	node turn.Node
 }
 
 func (c *cluster) logf(format string, args ...any) {

@@ -37,11 +37,19 @@ func TestCoordinator(t *testing.T) {
 			inTurn(v1alpha1.StateDraining, here, v1alpha1.ReportSeen)(o)
 			o.Node.Detached = &v1alpha1.Intent{}
 		}, "", CoordinatorRebootPlanned},
-		"paused":                {func(o *Observation) { o.Node.Paused = &v1alpha1.Intent{} }, "", CoordinatorDisabled},
-		"paused by its file":    {func(o *Observation) { o.Veto = v1alpha1.ReasonHostPaused }, "", CoordinatorDisabled},
-		"drains":                {inTurn(v1alpha1.StateDraining, here, v1alpha1.ReportCommitted), DoDrain, CoordinatorRebootPlanned},
-		"waits for a session":   {inTurn(v1alpha1.StateRebooting, here, v1alpha1.ReportSeen), "", CoordinatorRebootPlanned},
-		"reboots":               {inTurn(v1alpha1.StateRebooting, here, v1alpha1.ReportSeen), DoReboot, CoordinatorRebooting},
+		"paused":              {func(o *Observation) { o.Node.Paused = &v1alpha1.Intent{} }, "", CoordinatorDisabled},
+		"paused by its file":  {func(o *Observation) { o.Veto = v1alpha1.ReasonHostPaused }, "", CoordinatorDisabled},
+		"drains":              {inTurn(v1alpha1.StateDraining, here, v1alpha1.ReportCommitted), DoDrain, CoordinatorRebootPlanned},
+		"waits for a session": {inTurn(v1alpha1.StateRebooting, here, v1alpha1.ReportSeen), "", CoordinatorRebootPlanned},
+		"reboots":             {inTurn(v1alpha1.StateRebooting, here, v1alpha1.ReportSeen), DoReboot, CoordinatorRebooting},
+		"the grant of another Node": {func(o *Observation) {
+			inTurn(v1alpha1.StateRebooting, here, v1alpha1.ReportCommitted)(o)
+			o.Node.Grant.NodeUID = "another"
+		}, "", CoordinatorRebootPlanned},
+		"applies its plan": {func(o *Observation) {
+			inTurn(v1alpha1.StateApplying, here, v1alpha1.ReportCommitted)(o)
+			o.Sources.Wants = v1alpha1.WantsApply
+		}, DoApply, CoordinatorRunning},
 		"has called the reboot": {inTurn(v1alpha1.StateRebooting, here, v1alpha1.ReportCommitted), "", CoordinatorRebooting},
 		"has rebooted, and wants nothing": {func(o *Observation) {
 			inTurn(v1alpha1.StateRebooting, before, v1alpha1.ReportDone)(o)

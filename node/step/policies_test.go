@@ -1,6 +1,7 @@
 package step
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -67,6 +68,68 @@ func TestPoliciesUnread(t *testing.T) {
 		now = now.Add(c.after)
 		if text, lasts := p.Unread(c.problem, c.refused, c.nodes, now); text != c.text || lasts != c.lasts {
 			t.Errorf("%s: %q, %t; expected %q, %t", c.name, text, lasts, c.text, c.lasts)
+		}
+	}
+}
+
+// TestTerms: a host has terms of its own once it has read a valid policy.
+func TestTerms(t *testing.T) {
+	p := policy.Policy{Terms: v1alpha1.Terms{OnClose: v1alpha1.OnCloseCancel}}
+	for name, c := range map[string]struct {
+		policies Policies
+		want     bool
+	}{
+		"none is read":   {Policies{Match: policy.Match{Policy: &p}}, false},
+		"none selects":   {Policies{Listed: true, Match: policy.Match{Reason: v1alpha1.ReasonNoPolicy}}, false},
+		"no policy":      {Policies{Listed: true}, false},
+		"invalid":        {Policies{Listed: true, Match: policy.Match{Policy: &p, Reason: v1alpha1.ReasonInvalidPolicy}}, false},
+		"valid":          {Policies{Listed: true, Match: policy.Match{Policy: &p}}, true},
+		"cannot be read": {Policies{Listed: true, Match: policy.Match{Policy: &p}, Unread: "forbidden"}, true},
+	} {
+		if got := c.policies.Terms(); (got == &p.Terms) != c.want || (got != nil) != c.want {
+			t.Errorf("%s: %v, expected terms: %t", name, got, c.want)
+		}
+	}
+}
+
+// TestEvictionBy: a pod is skipped or deleted only if the grant and the host's own policy say so, and blocks if either does.
+func TestEvictionBy(t *testing.T) {
+	selector := func(name string) []v1alpha1.PodSelector { return []v1alpha1.PodSelector{{Namespace: name}} }
+	grant := v1alpha1.Grant{Force: true, Terms: v1alpha1.Terms{Block: selector("granted-block"), Skip: selector("granted-skip")}}
+	gentle, own := grant, v1alpha1.Terms{DrainTimeout: v1alpha1.OnTimeoutForce, Block: selector("own-block"), Skip: selector("own-skip")}
+	gentle.Force = false
+	ownAborts := own
+	ownAborts.DrainTimeout = v1alpha1.OnTimeoutAbort
+	for name, c := range map[string]struct {
+		grant *v1alpha1.Grant
+		own   *v1alpha1.Terms
+		want  string
+	}{
+		"both":              {&grant, &own, "force; block granted-block own-block; skip granted-skip; skip own-skip"},
+		"own policy aborts": {&grant, &ownAborts, "block granted-block own-block; skip granted-skip; skip own-skip"},
+		"not overdue":       {&gentle, &own, "block granted-block own-block; skip granted-skip; skip own-skip"},
+		"no own policy":     {&grant, nil, "block granted-block"},
+		"no grant":          {nil, &own, ""},
+	} {
+		e := EvictionBy(c.grant, c.own)
+		var parts []string
+		if e.Force {
+			parts = append(parts, "force")
+		}
+		add := func(what string, selectors []v1alpha1.PodSelector) {
+			for _, s := range selectors {
+				what += " " + s.Namespace
+			}
+			if len(selectors) > 0 {
+				parts = append(parts, what)
+			}
+		}
+		add("block", e.Block)
+		for _, skip := range e.Skip {
+			add("skip", skip)
+		}
+		if got := strings.Join(parts, "; "); got != c.want {
+			t.Errorf("%s: %q, expected %q", name, got, c.want)
 		}
 	}
 }

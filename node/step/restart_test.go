@@ -1,6 +1,8 @@
 package step
 
 import (
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -23,6 +25,8 @@ func TestRestart(t *testing.T) {
 		"after silence":          {func(o *Observation) { o.Node.Last = silent }, true},
 		"not adopted":            {func(o *Observation) { o.Node.State = v1alpha1.StateAbsent }, true},
 		"a corrected clock":      {func(o *Observation) { o.Self.BootTime = start.Add(-time.Second) }, false},
+		"almost too much":        {func(o *Observation) { o.Self.BootTime = start.Add(time.Minute - 1) }, false},
+		"too much":               {func(o *Observation) { o.Self.BootTime = start.Add(time.Minute) }, true},
 		"a clock that was wrong": {func(o *Observation) { o.Self.BootTime = start.Add(-time.Hour) }, true},
 		"managed=false":          {func(o *Observation) { o.Node.Managed = new(false) }, false},
 		"its file: not managed":  {func(o *Observation) { o.ManagedByDefault = false }, true},
@@ -53,4 +57,46 @@ func TestRestart(t *testing.T) {
 			t.Errorf("%s: the observation was changed", name)
 		}
 	}
+}
+
+// TestInfoLabels: the host writes those of its information labels that differ from what is on the Node.
+func TestInfoLabels(t *testing.T) {
+	for _, c := range []struct{ want, have, writes string }{
+		{"", "", ""},
+		{"os=a os-version=1 group=g", "os=a os-version=1 group=g", ""},
+		{"os=b os-version=1 group=g", "os=a os-version=1 group=g", "os=b"},
+		{"os=a os-version=1 group=h", "os=a os-version=1 group=g", "group=h"},
+		{"os=a", "os=a os-version=1 group=", "-group -os-version"},
+		{"os=a group=g", "", "group=g os=a"},
+	} {
+		o := observe(t, []string{"idle"})
+		o.Info, o.Node.Info = labels(c.want), labels(c.have)
+		var w Write
+		o.publish(&w)
+		var writes []string
+		for key, value := range w.Labels {
+			name := strings.TrimPrefix(key, v1alpha1.Prefix)
+			switch {
+			case key == v1alpha1.LabelWants:
+			case value == nil:
+				writes = append(writes, "-"+name)
+			default:
+				writes = append(writes, name+"="+*value)
+			}
+		}
+		slices.Sort(writes)
+		if got := strings.Join(writes, " "); got != c.writes {
+			t.Errorf("%q over %q: writes %q, expected %q", c.want, c.have, got, c.writes)
+		}
+	}
+}
+
+// labels reads "os=a group=g".
+func labels(text string) map[string]string {
+	all := map[string]string{}
+	for _, word := range strings.Fields(text) {
+		name, value, _ := strings.Cut(word, "=")
+		all[v1alpha1.Prefix+name] = value
+	}
+	return all
 }

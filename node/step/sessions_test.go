@@ -34,6 +34,7 @@ func TestSessionWarnings(t *testing.T) {
 			{7 * time.Minute, "a b c", "rebooting", sessions, "", time.Minute, "a b c", "", time.Minute},
 			{7*time.Minute + 30*time.Second, "a b c d", "rebooting", sessions, "", 30 * time.Second, "d", "", 30 * time.Second},
 			{8 * time.Minute, "a b c d", "rebooting", "", "the reboot", 0, "", "", 0},
+			{8 * time.Minute, "a b c d", "rebooting", v1alpha1.ReasonHandover, "", 0, "", "", 0},
 			{8*time.Minute + 30*time.Second, "a b c d", "rebooting", v1alpha1.ReasonHandover, "", 0, "", "", 0}, // the commit takes its time
 		},
 		"it comes too late": {
@@ -43,6 +44,8 @@ func TestSessionWarnings(t *testing.T) {
 		"all log out": {
 			{0, "a", "rebooting", sessions, "", delay, "a", "", 7 * time.Minute},
 			{time.Minute, "", "rebooting", "", "the reboot", 0, "", "", 6 * time.Minute},
+			{7 * time.Minute, "", "rebooting", "", "the reboot", 0, "", "", time.Minute},
+			{7*time.Minute + 30*time.Second, "", "rebooting", "", "the reboot", 0, "", "", 30 * time.Second},
 		},
 		"an inhibitor comes": {
 			{0, "a", "rebooting", sessions, "", delay, "a", "", 7 * time.Minute},
@@ -57,6 +60,11 @@ func TestSessionWarnings(t *testing.T) {
 		"the turn is backed out": {
 			{0, "a", "rebooting", sessions, "", delay, "a", "", 7 * time.Minute},
 			{time.Minute, "", "before-uncordon", "", "hooks", 0, "a", "the node is before-uncordon now (hooks)", 0},
+		},
+		"logind does not answer": {
+			{0, "", "rebooting", sessions, "no answer", 0, "", "", 0},
+			{time.Minute, "a", "rebooting", sessions, "", delay, "a", "", 7 * time.Minute},
+			{2 * time.Minute, "", "rebooting", sessions, "no answer", 0, "a", "Sessions (no answer)", 0},
 		},
 		"nothing was announced": {
 			{0, "", "rebooting", inhibited, "apt", 0, "", "", 0},
@@ -89,5 +97,16 @@ func TestAnnouncementOfAnotherTurn(t *testing.T) {
 	a := Announcement{Turn: "t0", Due: now}
 	if got := a.Waits(aTurn, 1, time.Minute, now); got != time.Minute {
 		t.Errorf("the reboot waits %v, expected the whole delay", got)
+	}
+}
+
+// TestShortDelay: where users get less than four minutes, they are warned once more after three quarters of them.
+func TestShortDelay(t *testing.T) {
+	now := time.Now()
+	o := observe(t, []string{"rebooting"})
+	var a Announcement
+	a.Update(&o, &Decision{Waits: v1alpha1.ReasonSessions}, []string{"a"}, 2*time.Minute, now)
+	if got := a.Next(now); got != 90*time.Second {
+		t.Errorf("the last warning comes after %v, expected 1m30s", got)
 	}
 }

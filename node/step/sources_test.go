@@ -63,6 +63,9 @@ func TestCombine(t *testing.T) {
 			unconfirmed: engineUnconfirmed, changes: "OSUpdate@4.2"},
 		"no answer, and a sentinel carries the plan": {reports: func(r *Reports) { r.Engine, r.EngineError, r.Sentinels = update("4.2"), "no bus", []string{"/run/s"} }, node: published,
 			wants: "reboot", drains: true, changes: "OSUpdate@4.2 Sentinel /run/s"},
+		"no answer, and without the update the plan only restarts": {reports: func(r *Reports) {
+			r.Engine, r.EngineError, r.Files = update("4.2"), "no bus", []v1alpha1.Change{file("/restart")}
+		}, node: published, wants: "reboot", drains: true, unconfirmed: engineUnconfirmed, changes: "File /restart OSUpdate@4.2"},
 		"published in another boot": {reports: func(r *Reports) { r.EngineError = "no bus" }, node: func(o *Observation) { published(o); o.Node.Host.BootID = "b0" }, missing: "update_engine: no bus"},
 		"published by another Node": {reports: func(r *Reports) { r.EngineError = "no bus" }, node: func(o *Observation) { published(o); o.Node.Host.NodeUID = "u0" }, missing: "update_engine: no bus"},
 
@@ -78,6 +81,9 @@ func TestCombine(t *testing.T) {
 		"policies refused from the start": {reports: func(r *Reports) {
 			r.Policies = Policies{Error: "forbidden", Unread: "again: forbidden", UnreadLasts: true}
 		}, node: published, missing: "policies: forbidden"},
+		"policies refused from the start, and an update": {reports: func(r *Reports) {
+			r.Engine, r.Policies = update("4.2"), Policies{Error: "forbidden", Unread: "again: forbidden", UnreadLasts: true}
+		}, missing: "policies: forbidden"},
 		"policies away, and an update": {reports: func(r *Reports) { r.Engine, r.Policies.Unread = update("4.2"), "again: away" }, wants: "reboot", drains: true, unconfirmed: "again: away", changes: "OSUpdate@4.2"},
 		"policies away for long, and an update": {reports: func(r *Reports) {
 			r.Engine, r.Policies.Unread, r.Policies.UnreadLasts = update("4.2"), "again: away", true
@@ -115,8 +121,27 @@ func TestCombine(t *testing.T) {
 		if s.Complete && (s.Wants != c.wants || s.Drains != c.drains || strings.Join(names, " ") != c.changes) {
 			t.Errorf("%s: wants %s, drains %t, for %q, expected %s, %t, %q", name, s.Wants, s.Drains, names, c.wants, c.drains, c.changes)
 		}
-		if s.Complete && s.Unconfirmed != c.unconfirmed || s.Veto != c.veto && s.Complete || s.VetoDetail != c.vetoDetail && s.Complete {
+		if s.Unconfirmed != c.unconfirmed || s.Veto != c.veto || s.VetoDetail != c.vetoDetail {
 			t.Errorf("%s: unconfirmed %q, veto %q (%s), expected %q, %q (%s)", name, s.Unconfirmed, s.Veto, s.VetoDetail, c.unconfirmed, c.veto, c.vetoDetail)
+		}
+	}
+}
+
+// TestLongPlan: a plan whose steps take more than MaxSteps bytes is not carried out.
+func TestLongPlan(t *testing.T) {
+	for _, c := range []struct {
+		bytes int
+		veto  v1alpha1.Reason
+	}{{v1alpha1.MaxSteps, ""}, {v1alpha1.MaxSteps + 1, v1alpha1.ReasonInvalidRecord}} {
+		const around = len(`[{"type":"Restart","unit":""}]`)
+		unit := strings.Repeat("u", c.bytes-around)
+		p := policy.Policy{Rules: []v1alpha1.Rule{{Source: v1alpha1.SourceFile, Path: "/long", Actions: []v1alpha1.Action{{Type: v1alpha1.ActionRestart, Unit: unit}}}}}
+		r := Reports{SentinelsRead: true, FilesRead: true, HooksRead: true, Files: []v1alpha1.Change{file("/long")},
+			Policies: Policies{Listed: true, Match: policy.Match{Policy: &p, All: []*policy.Policy{&p}}}}
+		o := observe(t, []string{"idle"})
+		o.Combine(&r)
+		if got := len(v1alpha1.FormatRecord(o.Sources.Steps)); got != c.bytes || o.Sources.Veto != c.veto {
+			t.Errorf("steps of %d bytes: veto %q, expected %d bytes, %q", got, o.Sources.Veto, c.bytes, c.veto)
 		}
 	}
 }
