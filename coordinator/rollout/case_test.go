@@ -292,6 +292,8 @@ func set(s *rollout.Snapshot, word string) error {
 		s.Unread = "forbidden"
 	case "uncertain":
 		s.Uncertain[value] = true
+	case "unsettled": // uncertain for a minute
+		s.Uncertain[value], s.Unsettled = true, map[string]string{value: "since 11:58: timeout"}
 	case "refused":
 		s.Refused[value] = "a webhook says no"
 	case "looking":

@@ -181,6 +181,21 @@ func TestPlanLines(t *testing.T) {
 	if got := planLines(&plan, request); !slices.Equal(got, want) {
 		t.Errorf("%q, expected %q", got, want)
 	}
+	for length, want := range map[int]string{maxPlanLine: "/none of p", maxPlanLine + 1: "/none …"} {
+		const around = len("None: File /none/@1, by File /none of p")
+		plan = rules().Plan([]v1alpha1.Change{file("/none/" + strings.Repeat("x", length-around))})
+		if got := planLines(&plan, nil); len(got) != 1 || !strings.HasSuffix(got[0], want) || len(got[0]) > maxPlanLine {
+			t.Errorf("a line of %d bytes: %q, expected it to end with %q", length, got, want)
+		}
+	}
+	var some []v1alpha1.Change
+	for i := range maxPlanLines {
+		some = append(some, file(fmt.Sprintf("/none/%02d", i)))
+	}
+	plan = rules().Plan(some)
+	if lines := planLines(&plan, nil); len(lines) != maxPlanLines || !strings.HasPrefix(lines[maxPlanLines-1], "None: File /none/15") {
+		t.Errorf("%d lines, the last %q", len(lines), lines[len(lines)-1])
+	}
 	var many []v1alpha1.Change
 	for i := range 20 {
 		many = append(many, file(fmt.Sprintf("/none/%02d%s", i, strings.Repeat("é", 150))))

@@ -383,6 +383,42 @@ func describeWrite(t *testing.T, o *Observation, w *Write) []string {
 	return out
 }
 
+// TestWaitsForItsTurn has what a host waits for that is in no turn, with the detail that people read.
+func TestWaitsForItsTurn(t *testing.T) {
+	for _, c := range []struct {
+		facts  string
+		change func(*Observation)
+		want   string
+	}{
+		{"idle wants=nothing", nil, ": "},
+		{"idle wants=nothing veto=OtherManager", nil, "OtherManager: kured is active"},
+		{"idle wants=nothing veto=Window", nil, ": "},
+		{"idle", nil, ": waits for its turn"},
+		{"idle held=Budget", nil, "Budget: waits for its turn"},
+		{"idle held=Window veto=Window", nil, "Window: kured is active"},
+		{"idle held=Budget veto=Window", nil, "Budget: waits for its turn"},
+		{"idle held=Window veto=Window", func(o *Observation) { o.VetoDetail = "" }, "Window: waits for its turn"},
+		{"idle held=OtherManager", func(o *Observation) { o.Node.Owner = "Karpenter" }, "OtherManager: Karpenter"},
+		{"idle held=OtherManager", nil, "OtherManager: waits for its turn"},
+		{"idle held=Budget", func(o *Observation) { o.Node.Owner = "Karpenter" }, "Budget: waits for its turn"},
+		{"idle", func(o *Observation) { o.NoLeader, o.NoLeaderDetail = v1alpha1.ReasonForbidden, "no" }, "Forbidden: no"},
+		{"absent", nil, "NoCoordinator: no coordinator has taken this node in"},
+		{"absent veto=Window", nil, "NoCoordinator: no coordinator has taken this node in"},
+		{"absent veto=OtherManager", nil, "NoCoordinator: no coordinator has taken this node in; kured is active"},
+	} {
+		o := observe(t, strings.Fields(c.facts))
+		if o.Veto != "" {
+			o.VetoDetail = "kured is active"
+		}
+		if c.change != nil {
+			c.change(&o)
+		}
+		if d := o.notInTurn(); string(d.Waits)+": "+d.Detail != c.want {
+			t.Errorf("%s: %s: %s, expected %s", c.facts, d.Waits, d.Detail, c.want)
+		}
+	}
+}
+
 // TestApplyFailedStands: which unit failed stays in the host's record as long as
 // the turn that it failed in is what a person is to look at.
 func TestApplyFailedStands(t *testing.T) {
