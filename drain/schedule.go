@@ -213,10 +213,7 @@ func (s *schedule) answered(now time.Time, uid types.UID, controller types.UID, 
 // delay doubles with each failure. It is random in the upper half of that, so that pods that
 // were blocked at the same time are not tried again at the same time.
 func (s *schedule) delay(failures int, shortest, longest time.Duration) time.Duration {
-	d := longest
-	if failures < 16 {
-		d = min(longest, shortest<<failures)
-	}
+	d := min(longest, shortest<<min(failures, 16))
 	return d/2 + time.Duration(s.random()*float64(d)/2)
 }
 

@@ -1,0 +1,243 @@
+package drain
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// start is the time at which the schedules of these tests begin.
+var start = time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
+
+// scheduleOf returns a schedule whose watch shows the pods, and whose random numbers are those given, one after the other, then 0.
+func scheduleOf(concurrency int, random []float64, pods ...facts) *schedule {
+	s := newSchedule(concurrency, func() float64 {
+		if len(random) == 0 {
+			return 0
+		}
+		r := random[0]
+		random = random[1:]
+		return r
+	})
+	s.observe(start, snapshot{pods: pods, synced: true})
+	return s
+}
+
+// named returns the facts of a pod that a drain evicts.
+func named(name string) facts {
+	return facts{Pod: Pod{Namespace: "default", Name: name, UID: types.UID(name)}, verdict: Verdict{Evict, Managed}, controller: "c"}
+}
+
+// started fails the test unless next starts the eviction of the pod, or of none if name is "".
+func (s *schedule) started(t *testing.T, after time.Duration, name string) {
+	t.Helper()
+	if p, ok := s.next(start.Add(after)); p.Name != name || ok != (name != "") {
+		t.Fatalf("after %v: the eviction of %q starts, expected %q", after, p.Name, name)
+	}
+}
+
+// TestSpacing: evictions start 50 ms apart, and no more of them are in flight than allowed.
+func TestSpacing(t *testing.T) {
+	s := scheduleOf(2, nil, named("a"), named("b"), named("c"))
+	s.started(t, 0, "a")
+	s.started(t, spacing-1, "")
+	if got := s.wake(start); !got.Equal(start.Add(spacing)) {
+		t.Errorf("wakes at %v, expected 50 ms after the first eviction", got)
+	}
+	s.started(t, spacing, "b")
+	s.started(t, time.Second, "")
+	if got := s.wake(start); !got.IsZero() {
+		t.Errorf("wakes at %v while as many evictions as allowed are in flight", got)
+	}
+	s.answered(start.Add(time.Second), "a", "c", answer{kind: accepted})
+	s.started(t, time.Second, "c")
+	s.answered(start.Add(time.Second), "b", "c", answer{kind: accepted})
+	s.started(t, 2*time.Second, "") // all were accepted, and are looked at again 30 s later
+	s.started(t, time.Second+recheck-1, "")
+	s.started(t, time.Second+recheck, "a")
+	if e := s.pods["a"]; e.blocker == nil || e.blocker.Reason != NotDeleted || e.attempts != 2 || s.evicted != 2 {
+		t.Errorf("an eviction that did nothing: %+v, %d evicted", e.blocker, s.evicted)
+	}
+	s.answered(start.Add(time.Minute), "a", "c", answer{kind: accepted})
+	if e := s.pods["a"]; e.blocker == nil || s.evicted != 2 {
+		t.Errorf("accepted once more: %+v, %d evicted, expected the blocker to stay, and 2", e.blocker, s.evicted)
+	}
+}
+
+// TestDelays has when a pod is tried again, and what is shown as its blocker, after some answers in a row.
+func TestDelays(t *testing.T) {
+	budget := answer{kind: later, reason: PodDisruptionBudget, budget: "b", message: "no"}
+	for name, c := range map[string]struct {
+		answers []answer
+		random  []float64
+		want    time.Duration
+		blocker string
+	}{
+		"not now":                      {[]answer{budget}, nil, time.Second, "PodDisruptionBudget default/b no"},
+		"not now, in the upper half":   {[]answer{budget}, []float64{0.5}, 1500 * time.Millisecond, "PodDisruptionBudget default/b no"},
+		"a second time":                {[]answer{budget, budget}, nil, 2 * time.Second, "PodDisruptionBudget default/b no"},
+		"a fifth time":                 {[]answer{budget, budget, budget, budget, budget}, nil, 15 * time.Second, "PodDisruptionBudget default/b no"},
+		"not before something changes": {[]answer{{kind: refused, reason: Refused, message: "no"}}, nil, 5 * time.Second, "Refused  no"},
+		"the same, many times":         {slices.Repeat([]answer{{kind: refused, reason: Refused}}, 40), nil, maxSlowDelay / 2, "Refused  "},
+		"Retry-After":                  {[]answer{{kind: later, reason: TooManyRequests, retryAfter: 20 * time.Second}}, []float64{0, 0.5}, 22500 * time.Millisecond, "TooManyRequests  "},
+		"a short Retry-After":          {[]answer{{kind: later, reason: TooManyRequests, retryAfter: 1}}, []float64{0, 0.5}, 1125 * time.Millisecond, "TooManyRequests  "},
+		"a long Retry-After":           {[]answer{{kind: later, reason: TooManyRequests, retryAfter: time.Hour}}, nil, maxDelay, "TooManyRequests  "},
+		"no Retry-After":               {[]answer{budget}, []float64{0, 0.9}, time.Second, "PodDisruptionBudget default/b no"},
+		"Retry-After before the delay": {[]answer{budget, budget, budget, {kind: later, reason: TooManyRequests, retryAfter: 2 * time.Second}}, nil, 8 * time.Second, "TooManyRequests  "},
+		"there is no such pod":         {[]answer{{kind: gone, reason: Refused}}, nil, time.Second, ""},
+		"no such pod, twice":           {[]answer{{kind: gone, reason: Refused}, {kind: gone, reason: Refused}}, nil, 2 * time.Second, ""},
+		"no such pod, three times":     {[]answer{{kind: gone, reason: Refused}, {kind: gone, reason: Refused}, {kind: gone, reason: Refused}}, nil, 4 * time.Second, "Refused  "},
+		"accepted":                     {[]answer{{kind: accepted}}, nil, recheck, ""},
+		"accepted after not now":       {[]answer{budget, {kind: accepted}}, nil, recheck, ""},
+		"accepted, then not now":       {[]answer{budget, {kind: accepted}, budget}, nil, time.Second, "PodDisruptionBudget default/b no"},
+	} {
+		s := scheduleOf(1, c.random, named("a"))
+		at := start
+		var wait time.Duration
+		for _, a := range c.answers {
+			if _, ok := s.next(at); !ok {
+				t.Fatalf("%s: no eviction starts", name)
+			}
+			s.answered(at, "a", "c", a)
+			e := s.pods["a"]
+			wait = e.notBefore.Sub(at)
+			if got := s.wake(at); !got.Equal(e.notBefore) {
+				t.Errorf("%s: wakes at %v, expected %v", name, got, e.notBefore)
+			}
+			at = e.notBefore
+		}
+		blocker := ""
+		if b := s.pods["a"].blocker; b != nil {
+			blocker = fmt.Sprintf("%s %s %s", b.Reason, b.Budget, b.Message)
+		}
+		if wait != c.want || blocker != c.blocker {
+			t.Errorf("%s: again after %v, blocker %q, expected %v, %q", name, wait, blocker, c.want, c.blocker)
+		}
+	}
+}
+
+// TestAnswersOfPodsThatLeft: an answer about a pod that the watch no longer shows counts as evicted, and delays nothing.
+func TestAnswersOfPodsThatLeft(t *testing.T) {
+	s := scheduleOf(1, nil, named("a"))
+	s.started(t, 0, "a")
+	s.observe(start, snapshot{synced: true})
+	s.answered(start, "a", "c", answer{kind: accepted})
+	if s.evicted != 1 || !s.cleared["c"] || s.inFlight != 0 || !s.done() {
+		t.Errorf("%d evicted, cleared %v, %d in flight, done %t", s.evicted, s.cleared, s.inFlight, s.done())
+	}
+	// A pod that is being deleted meanwhile is no longer blocked.
+	s = scheduleOf(1, nil, named("a"))
+	s.started(t, 0, "a")
+	leaving := named("a")
+	leaving.verdict = Verdict{Wait, Terminating}
+	s.observe(start, snapshot{synced: true, pods: []facts{leaving}})
+	s.answered(start, "a", "", answer{kind: refused, reason: Refused})
+	if s.pods["a"].blocker != nil || s.cleared[""] {
+		t.Errorf("a terminating pod has the blocker %+v", s.pods["a"].blocker)
+	}
+	s = scheduleOf(1, nil, named("a"))
+	s.started(t, 0, "a")
+	s.answered(start, "a", "", answer{kind: accepted})
+	if s.cleared[""] {
+		t.Error("a pod without a controller counts as one of a controller's")
+	}
+}
+
+// TestReturningPods: the second pod that a controller brings back waits, and each further one longer.
+func TestReturningPods(t *testing.T) {
+	s := scheduleOf(8, nil, named("a"))
+	s.started(t, 0, "a")
+	s.answered(start, "a", "c", answer{kind: accepted})
+	var pods []facts
+	for i, want := range []time.Duration{0, time.Second, 2 * time.Second, 4 * time.Second} {
+		pods = append(pods, named(fmt.Sprint("b", i)))
+		s.observe(start, snapshot{synced: true, pods: pods})
+		e := s.pods[pods[i].UID]
+		wait := time.Duration(0)
+		if !e.notBefore.IsZero() {
+			wait = e.notBefore.Sub(start)
+		}
+		if wait != want || (e.blocker != nil) != (want > 0) {
+			t.Errorf("pod %d after the eviction waits %v with the blocker %+v, expected %v", i+1, wait, e.blocker, want)
+		}
+	}
+	other, leaving := named("other"), named("leaving")
+	other.controller, leaving.verdict = "d", Verdict{Wait, Terminating}
+	s.observe(start, snapshot{synced: true, pods: []facts{other, leaving}})
+	if o, l := s.pods["other"], s.pods["leaving"]; !o.notBefore.IsZero() || o.blocker != nil || l.blocker != nil || s.returns["c"] != 4 || s.returns["d"] != 0 {
+		t.Errorf("another controller's pod, or one that leaves, counts as returning: %+v, %+v, %v", o, l, s.returns)
+	}
+}
+
+// TestVerdictsChange: a pod that the policy blocks has a blocker as long as it does.
+func TestVerdictsChange(t *testing.T) {
+	s := scheduleOf(1, nil, named("a"))
+	set := func(after time.Duration, v Verdict) *Blocker {
+		f := named("a")
+		f.verdict = v
+		s.observe(start.Add(after), snapshot{synced: true, pods: []facts{f}})
+		return s.pods["a"].blocker
+	}
+	if b := set(0, Verdict{Block, BlockedByPolicy}); b == nil || b.Reason != BlockedByPolicy || !b.Since.Equal(start) {
+		t.Errorf("the policy blocks it: %+v", b)
+	}
+	if b := set(time.Minute, Verdict{Block, BlockedByPolicy}); b == nil || !b.Since.Equal(start) {
+		t.Errorf("a minute later: %+v", b)
+	}
+	if !s.wake(start).IsZero() {
+		t.Error("a blocked pod wakes the schedule")
+	}
+	s.started(t, time.Minute, "")
+	if b := set(2*time.Minute, Verdict{Evict, Managed}); b != nil {
+		t.Errorf("the policy no longer blocks it: %+v", b)
+	}
+	s.started(t, 2*time.Minute, "a")
+	s.answered(start.Add(2*time.Minute), "a", "c", answer{kind: later, reason: Unreachable})
+	if b := set(3*time.Minute, Verdict{Evict, Managed}); b == nil || b.Reason != Unreachable {
+		t.Errorf("nothing has changed: %+v", b)
+	}
+}
+
+// TestWakeOfTerminatingPods: the schedule wakes when a terminating pod becomes overdue, not later, and for the first one.
+func TestWakeOfTerminatingPods(t *testing.T) {
+	first, second := named("a"), named("b")
+	first.verdict, second.verdict = Verdict{Wait, Terminating}, Verdict{Wait, Terminating}
+	first.deadline, second.deadline = start.Add(time.Minute), start.Add(time.Hour)
+	s := scheduleOf(1, nil, second, first)
+	for now, want := range map[time.Duration]time.Duration{
+		0: 70 * time.Second, 70*time.Second - 1: 70 * time.Second, 70 * time.Second: time.Hour + 10*time.Second, 2 * time.Hour: 0,
+	} {
+		got := s.wake(start.Add(now))
+		if want == 0 && !got.IsZero() || want != 0 && !got.Equal(start.Add(want)) {
+			t.Errorf("after %v: wakes at %v, expected %v after the start", now, got, want)
+		}
+	}
+}
+
+// TestOrder: pods without an attempt come first, then those of the lowest priority, then by name.
+func TestOrder(t *testing.T) {
+	low, high, tried, often := entry{facts: named("b")}, entry{facts: named("a")}, entry{facts: named("0"), attempts: 1}, entry{facts: named("1"), attempts: 2}
+	high.priority = 1
+	for _, c := range []struct {
+		a, b *entry
+		want int
+	}{{&low, &high, -1}, {&high, &low, 1}, {&high, &tried, -1}, {&tried, &often, -1}, {&low, &low, 0}} {
+		if got := before(c.a, c.b); got != c.want {
+			t.Errorf("%s and %s: %d, expected %d", c.a.Name, c.b.Name, got, c.want)
+		}
+	}
+}
+
+// TestNotSynced: a watch that has not listed the pods changes nothing except the error.
+func TestNotSynced(t *testing.T) {
+	s := newSchedule(1, nil)
+	if s.observe(start, snapshot{err: fmt.Errorf("no"), pods: []facts{named("a")}}); s.done() || s.err == nil || len(s.pods) != 0 {
+		t.Errorf("done %t, error %v, pods %v", s.done(), s.err, s.pods)
+	}
+	if s.observe(start, snapshot{synced: true}); !s.done() || s.err != nil {
+		t.Errorf("done %t, error %v", s.done(), s.err)
+	}
+}
