@@ -197,9 +197,7 @@ func LabelValue(text string) string {
 			out[i] = '-'
 		}
 	}
-	if len(out) > validation.LabelValueMaxLength {
-		out = out[:validation.LabelValueMaxLength]
-	}
+	out = out[:min(len(out), validation.LabelValueMaxLength)]
 	for len(out) > 0 && !alphanumeric(out[0]) {
 		out = out[1:]
 	}

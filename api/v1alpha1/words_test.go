@@ -306,7 +306,7 @@ func TestStateWords(t *testing.T) {
 	if State("flooding").Known() || !State("flooding").InTurn() {
 		t.Error("an unknown state has to take a slot")
 	}
-	if !WantsReboot.AtLeast(WantsDrain) || WantsApply.AtLeast(WantsDrain) || Wants("").AtLeast(WantsNothing) {
+	if !WantsReboot.AtLeast(WantsDrain) || !WantsDrain.AtLeast(WantsDrain) || WantsApply.AtLeast(WantsDrain) || Wants("").AtLeast(WantsNothing) {
 		t.Error("the order of wants is wrong")
 	}
 	if WantsNothing.Something() || Wants("").Something() || Wants("tea").Something() || !WantsApply.Something() {

@@ -50,6 +50,9 @@ func TestDetails(t *testing.T) {
 		"idle n2.cordoned policy=web;total=1;budget=2":                                "Budget: 1 unavailable in all, 1 allowed in all by policy web: n2 is cordoned by another owner",
 		"idle policy=web;select=a:b;total=0;invalid=true n2.cordoned policy=budget=2": "Budget: 1 unavailable in all, 1 allowed in all by policy web, whose maxUnavailableTotal cannot be read: n2 is cordoned by another owner",
 
+		"idle n2.cordoned policy=db;select=a:b;total=1 policy=web;select=a:b;total=1 policy=budget=2":              "Budget: 1 unavailable in all, 1 allowed in all by policy db: n2 is cordoned by another owner",
+		"idle n2.cordoned policy=db;select=a:b;total=1 policy=web;select=a:b;total=0;invalid=true policy=budget=2": "Budget: 1 unavailable in all, 1 allowed in all by policy db: n2 is cordoned by another owner",
+
 		// etcd's quorum.
 		"idle control-plane n2.control-plane n2.draining budget=iii": "ControlPlane: n2 is in a turn",
 		"idle control-plane n2.control-plane n2.notready budget=iii": "ControlPlane: n2 is not Ready",
@@ -71,6 +74,8 @@ func TestDetails(t *testing.T) {
 		"before-reboot ack=draining/done marked grant.detach volumes=v1":                     ": waits for 1 volume to detach: v1",
 		"before-reboot ack=draining/done marked grant.detach volumes=v1,v2,v3":               ": waits for 3 volumes to detach: v1, v2, v3",
 		"before-reboot ack=draining/done marked grant.detach volumes=v1,v2,v3,v4,v5":         ": waits for 5 volumes to detach: v1, v2, v3 and 2 more",
+		"before-reboot ack=draining/done marked grant.detach hooks=before-reboot:Wait":       ": waits for hook lb",
+		"before-drain ack=before-drain/seen grant.detach volumes=v1 hooks=before-drain:Wait": ": waits for hook lb",
 		"before-uncordon ack=draining/done marked hooks=before-uncordon:Wait":                ": waits for hook lb",
 		"before-uncordon since=2m hooks=before-uncordon:Wait":                                ": waits for hook lb",
 		"before-uncordon since=3h hooks=before-uncordon:Wait":                                "Overdue: waits for hook lb",

@@ -230,7 +230,7 @@ func (d *decision) repair(n *turn.Node) {
 	}
 	next := n.State
 	on := turn.Event("")
-	if row, _ := turn.Find(n.State); row.State != v1alpha1.StateBeforeUncordon && row.State != v1alpha1.StateUncordoning {
+	if n.State != v1alpha1.StateBeforeUncordon && n.State != v1alpha1.StateUncordoning {
 		on = turn.Refused
 		next, _ = turn.Next(n.State, on, turn.Plan{}, WaitsIn(n, &g))
 	}

@@ -456,10 +456,7 @@ func (d *decision) last(n *turn.Node, g *v1alpha1.Grant) *v1alpha1.Last {
 	p := d.policyOf(n)
 	wait := p.Backoff
 	for range l.Attempts - 1 {
-		if wait *= 2; wait >= p.BackoffMax {
-			wait = p.BackoffMax
-			break
-		}
+		wait = min(2*wait, p.BackoffMax)
 	}
 	notBefore := d.Now.Add(wait)
 	l.NotBefore = &notBefore

@@ -95,3 +95,26 @@ func TestBlocking(t *testing.T) {
 		}
 	}
 }
+
+// TestTakersOfAPolicy: a node is held by the nodes that take the slots of its own policy. A turn takes a slot of the policy that
+// granted it, too.
+func TestTakersOfAPolicy(t *testing.T) {
+	for words, want := range map[string]string{
+		"idle n2.cordoned policy=web;select=pool:web":                                      "policy built-in: 1 unavailable, 1 allowed: n2 is cordoned by another owner",
+		"idle n2.draining n2.policy=built-in policy=web;select=pool:web n2.label=pool:web": "policy built-in: 1 unavailable, 1 allowed: n2 is in its turn",
+		"idle n2.cordoned policy=web;select=pool:web policy=budget=3;total=2":              "2 unavailable in all, 2 allowed in all by policy built-in: n2 is cordoned by another owner, n3 is cordoned by another owner",
+	} {
+		s := situation(t, strings.Fields(words))
+		n3 := s.Nodes[1]
+		host := *n3.Host
+		n3.Name, n3.UID, host.NodeUID = "n3", "n3-uid", "n3-uid"
+		n3.State, n3.Grant, n3.Turn, n3.Host, n3.Wants = v1alpha1.StateIdle, nil, "", &host, v1alpha1.WantsNothing
+		n3.Unschedulable, n3.Labels = true, map[string]string{"pool": "web"}
+		s.Nodes = append(s.Nodes, n3)
+		for _, v := range rollout.Decide(s).Verdicts {
+			if v.Node == "n1" && (v.Held != v1alpha1.ReasonBudget || v.Detail != want) {
+				t.Errorf("%s: %s: %q, expected %q", words, v.Held, v.Detail, want)
+			}
+		}
+	}
+}

@@ -2,6 +2,7 @@ package rollout_test
 
 import (
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -78,6 +79,33 @@ func TestStatusOfAnInvalidPolicy(t *testing.T) {
 	got := rollout.Status(&f, v1alpha1.DisruptionPolicyStatus{}, atNoon).Conditions[0].Message
 	if want := strings.Repeat("spec.x: no; ", 10) + "and 2 more"; got != want {
 		t.Errorf("%q, expected %q", got, want)
+	}
+}
+
+// TestStatusNamesMostNodes: the reason that holds most nodes is the status, and of two that hold as many, the one that comes first.
+func TestStatusNamesMostNodes(t *testing.T) {
+	for _, c := range []struct {
+		budget, window int
+		want           v1alpha1.Reason
+	}{{2, 1, v1alpha1.ReasonBudget}, {1, 2, v1alpha1.ReasonWindow}, {1, 1, v1alpha1.ReasonBudget}} {
+		f := rollout.PolicyFigures{Name: "web", Selected: 3, Wanting: 3, Held: map[v1alpha1.Reason]int{v1alpha1.ReasonBudget: c.budget, v1alpha1.ReasonWindow: c.window}}
+		if got := rollout.Status(&f, v1alpha1.DisruptionPolicyStatus{}, atNoon).Conditions[1].Reason; got != string(c.want) {
+			t.Errorf("%d and %d: %s, expected %s", c.budget, c.window, got, c.want)
+		}
+	}
+}
+
+// TestStatusAtItsLimits: ten problems are all named, and a message of exactly 4 KiB is not cut.
+func TestStatusAtItsLimits(t *testing.T) {
+	f := rollout.PolicyFigures{Name: "web", Problems: slices.Repeat([]policy.Problem{{Field: "a", Text: "b"}}, 10)}
+	if got := rollout.Status(&f, v1alpha1.DisruptionPolicyStatus{}, atNoon).Conditions[0].Message; strings.Contains(got, "more") {
+		t.Errorf("ten problems: %q", got)
+	}
+	for length, cut := range map[int]bool{4096: false, 4097: true} {
+		f.Problems = []policy.Problem{{Field: "a", Text: strings.Repeat("b", length-len("a: "))}}
+		if got := rollout.Status(&f, v1alpha1.DisruptionPolicyStatus{}, atNoon).Conditions[0].Message; strings.HasSuffix(got, "…") != cut || len(got) > 4096 {
+			t.Errorf("%d bytes: a message of %d bytes, expected it to be cut: %t", length, len(got), cut)
+		}
 	}
 }
 

@@ -1,0 +1,140 @@
+package rollout_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/coordinator/rollout"
+	"lockkeeper.dev/lockkeeper/node/turn"
+)
+
+// TestQueue has which of two nodes has its turn first. Unless the case says otherwise, they are alike, and n1 is first by its name.
+func TestQueue(t *testing.T) {
+	ended := func(ago time.Duration) *v1alpha1.Last {
+		return &v1alpha1.Last{Turn: "t0", Result: v1alpha1.ResultDone, End: atNoon.Add(-ago)}
+	}
+	backedOut := &v1alpha1.Last{Turn: "t0", Result: v1alpha1.ResultBackedOut, Changes: anUpdate, End: atNoon.Add(-25 * time.Hour), NotBefore: new(atNoon.Add(-time.Hour))}
+	for name, c := range map[string]struct {
+		facts  string
+		change func(s *rollout.Snapshot, n1, n2 *turn.Node)
+		want   string
+	}{
+		"alike":                          {"idle", func(*rollout.Snapshot, *turn.Node, *turn.Node) {}, "n1 n2"},
+		"n1 had a turn":                  {"idle", func(_ *rollout.Snapshot, n1, _ *turn.Node) { n1.Last = ended(time.Hour) }, "n2 n1"},
+		"n1 had one a day ago":           {"idle", func(_ *rollout.Snapshot, n1, _ *turn.Node) { n1.Last = ended(24 * time.Hour) }, "n2 n1"},
+		"n1 had one more than a day ago": {"idle", func(_ *rollout.Snapshot, n1, _ *turn.Node) { n1.Last = ended(24*time.Hour + 1) }, "n1 n2"},
+		"n1's turn ends in an hour":      {"idle", func(_ *rollout.Snapshot, n1, _ *turn.Node) { n1.Last = ended(-time.Hour) }, "n1 n2"}, // a user wrote that
+		"n1 is to be tried again":        {"idle", func(_ *rollout.Snapshot, n1, _ *turn.Node) { n1.Last, n1.Retry = ended(time.Hour), "t0" }, "n1 n2"},
+		"n1's turn was later":            {"idle", func(_ *rollout.Snapshot, n1, n2 *turn.Node) { n1.Last, n2.Last = ended(time.Hour), ended(2*time.Hour) }, "n2 n1"},
+		"n1's zone comes later":          {"idle", func(_ *rollout.Snapshot, n1, n2 *turn.Node) { n1.Zone, n2.Zone = "b", "a" }, "n2 n1"},
+		"n2 booted earlier":              {"idle", func(_ *rollout.Snapshot, _, n2 *turn.Node) { n2.Host.BootTime = n2.Host.BootTime.Add(-time.Hour) }, "n2 n1"},
+		"its last turn before its zone":  {"idle", func(_ *rollout.Snapshot, n1, n2 *turn.Node) { n1.Last, n1.Zone, n2.Zone = ended(time.Hour), "a", "b" }, "n2 n1"},
+		"its zone before its boot": {"idle", func(_ *rollout.Snapshot, n1, n2 *turn.Node) {
+			n1.Zone, n2.Zone, n2.Host.BootTime = "a", "b", n2.Host.BootTime.Add(-time.Hour)
+		}, "n1 n2"},
+		"a policy that orders by name": {"idle", func(s *rollout.Snapshot, n1, n2 *turn.Node) {
+			s.Policies[0].Order, n1.Zone, n2.Zone = []v1alpha1.OrderKey{v1alpha1.OrderName, v1alpha1.OrderZone}, "b", "a"
+		}, "n1 n2"},
+		"n1 is the leader's": {"idle", func(s *rollout.Snapshot, _, _ *turn.Node) { s.Self = "n1" }, "n2 n1"},
+		"n1 was backed out":  {"idle", func(_ *rollout.Snapshot, n1, _ *turn.Node) { n1.Last = backedOut }, "n2 n1"},
+		"for other changes": {"idle", func(_ *rollout.Snapshot, n1, _ *turn.Node) {
+			n1.Last, n1.Host.Changes = backedOut, []v1alpha1.Change{{Source: v1alpha1.SourceSentinel}}
+		}, "n1 n2"},
+		"and is to be tried":      {"idle", func(_ *rollout.Snapshot, n1, _ *turn.Node) { n1.Last, n1.Retry = backedOut, "t0" }, "n1 n2"},
+		"n1's policy only looks":  {"idle label=pool:web policy=web;select=pool:web;observe=true", func(*rollout.Snapshot, *turn.Node, *turn.Node) {}, "n2 n1"},
+		"n2's policy comes first": {"idle n2.label=pool:web policy=web;select=pool:web;priority=5", func(*rollout.Snapshot, *turn.Node, *turn.Node) {}, "n2 n1"},
+		"n1's policy comes first": {"idle label=pool:web policy=web;select=pool:web;priority=5", func(_ *rollout.Snapshot, n1, n2 *turn.Node) { n1.Zone, n2.Zone = "b", "a" }, "n1 n2"},
+	} {
+		s := situation(t, strings.Fields(c.facts))
+		n1, n2 := &s.Nodes[0], &s.Nodes[1]
+		host := *n1.Host
+		host.NodeUID = n2.UID
+		n2.Host, n2.Wants = &host, n1.Wants
+		s.Policies[0].Settle = 0
+		c.change(&s, n1, n2)
+		if got := strings.Join(rollout.Decide(s).Queue, " "); got != c.want {
+			t.Errorf("%s: the queue is %q, expected %q", name, got, c.want)
+		}
+	}
+}
+
+// TestRepairedGrants has the grants that replace those that cannot be read.
+func TestRepairedGrants(t *testing.T) {
+	for facts, want := range map[string]string{
+		"draining ack=draining/committed marked nogrant":          "t1 b1 nothing drains, backed out on refused",
+		"draining ack=draining/committed nogrant":                 "t1 b1 nothing, backed out on refused",
+		"draining ack=draining/committed marked nogrant turn=t9":  "new b1 nothing drains, backed out on refused",
+		"draining marked nogrant":                                 "new b1 nothing drains, backed out on refused",
+		"before-uncordon ack=draining/done marked nogrant":        "t1 b1 nothing drains, backed out on ",
+		"uncordoning ack=draining/done marked nogrant":            "t1 b1 nothing drains, backed out on ",
+		"rebooting ack@b0=rebooting/committed marked nogrant":     "t1 b0 reboot drains, goes on",
+		"rebooting ack=rebooting/done marked nogrant":             "t1  reboot drains, goes on", // in any boot but that of the report
+		"rebooting ack=rebooting/failed:Unhealthy marked nogrant": "t1  reboot drains, goes on",
+		"rebooting ack=rebooting/seen marked nogrant":             "t1 b1 nothing drains, backed out on refused",
+		"rebooting ack=draining/committed marked nogrant":         "t1 b1 nothing drains, backed out on refused",
+		"applying ack@b0=applying/committed nogrant":              "t1 b0 nothing, goes on",
+		"applying ack=applying/done nogrant":                      "t1 b1 nothing, goes on",
+		"applying ack=draining/committed nogrant":                 "t1 b1 nothing, backed out on refused",
+	} {
+		for _, v := range rollout.Decide(situation(t, strings.Fields(facts))).Verdicts {
+			if v.Node != "n1" {
+				continue
+			}
+			g := v.Move.Grant
+			got := g.Turn
+			if v.Move.NewTurn {
+				got = "new"
+			}
+			got += " " + g.BootID + " " + string(g.Wants)
+			if g.Drains {
+				got += " drains"
+			}
+			if g.Result == v1alpha1.ResultBackedOut && g.Reason == v1alpha1.ReasonInvalidGrant {
+				got += ", backed out on " + string(v.Move.On)
+			} else {
+				got += ", goes on"
+			}
+			if got != want {
+				t.Errorf("%s: %q, expected %q", facts, got, want)
+			}
+		}
+	}
+}
+
+// TestFigures counts the nodes of a cluster of two: n1, whose facts are given, and n2, which is idle and wants nothing.
+func TestFigures(t *testing.T) {
+	for facts, want := range map[string]string{
+		"idle":                            "2 managed, 2 reporting, 1 wanting, 0 in turn, 0 unavailable, 0 failed, budget 1; built-in: 2 selected, 1 up to date",
+		"idle wants=nothing":              "2 managed, 2 reporting, 0 wanting, 0 in turn, 0 unavailable, 0 failed, budget 1; built-in: 2 selected, 2 up to date",
+		"idle wants=nothing hostboot=b0":  "2 managed, 1 reporting, 0 wanting, 0 in turn, 0 unavailable, 0 failed, budget 1; built-in: 2 selected, 1 up to date",
+		"draining":                        "2 managed, 2 reporting, 1 wanting, 1 in turn, 1 unavailable, 0 failed, budget 1; built-in: 2 selected, 1 up to date",
+		"uncordoning wants=nothing":       "2 managed, 2 reporting, 1 wanting, 1 in turn, 1 unavailable, 0 failed, budget 1; built-in: 2 selected, 1 up to date",
+		"absent":                          "1 managed, 1 reporting, 1 wanting, 0 in turn, 0 unavailable, 0 failed, budget 1; built-in: 1 selected, 1 up to date",
+		"absent wants=nothing":            "1 managed, 1 reporting, 0 wanting, 0 in turn, 0 unavailable, 0 failed, budget 1; built-in: 1 selected, 1 up to date",
+		"absent unmanaged":                "1 managed, 1 reporting, 0 wanting, 0 in turn, 0 unavailable, 0 failed, budget 1; built-in: 1 selected, 1 up to date",
+		"absent nohost n2.absent":         "0 managed, 0 reporting, 0 wanting, 0 in turn, 0 unavailable, 0 failed, budget 1; built-in: 0 selected, 0 up to date",
+		"idle cordoned":                   "2 managed, 2 reporting, 1 wanting, 0 in turn, 1 unavailable, 0 failed, budget 1; built-in: 2 selected, 1 up to date",
+		"idle failed":                     "2 managed, 2 reporting, 1 wanting, 0 in turn, 0 unavailable, 1 failed, budget 1, halted; built-in: 2 selected, 1 up to date, halted",
+		"idle failed maxfailed=i":         "2 managed, 2 reporting, 1 wanting, 0 in turn, 0 unavailable, 1 failed, budget 1; built-in: 2 selected, 1 up to date",
+		"idle policy=invalid=true":        "2 managed, 2 reporting, 1 wanting, 0 in turn, 0 unavailable, 0 failed, budget 0; built-in: 2 selected, 1 up to date",
+		"idle policy=web;select=pool:web": "2 managed, 2 reporting, 1 wanting, 0 in turn, 0 unavailable, 0 failed, budget 1; web: 0 selected, 0 up to date; built-in: 2 selected, 1 up to date",
+		"idle policy=web;select=pool:web;budget=2 n2.label=pool:web":  "2 managed, 2 reporting, 1 wanting, 0 in turn, 0 unavailable, 0 failed, budget 3; web: 1 selected, 1 up to date; built-in: 1 selected, 0 up to date",
+		"idle policy=web;select=pool:web;total=1 n2.label=pool:web":   "2 managed, 2 reporting, 1 wanting, 0 in turn, 0 unavailable, 0 failed, budget 1; web: 1 selected, 1 up to date; built-in: 1 selected, 0 up to date",
+		"idle n2.failed policy=web;select=pool:web n2.label=pool:web": "2 managed, 2 reporting, 1 wanting, 0 in turn, 0 unavailable, 1 failed, budget 2, halted; web: 1 selected, 1 up to date, halted; built-in: 1 selected, 0 up to date",
+		"idle failed policy=web;select=pool:web n2.label=pool:web":    "2 managed, 2 reporting, 1 wanting, 0 in turn, 0 unavailable, 1 failed, budget 2, halted; web: 1 selected, 1 up to date; built-in: 1 selected, 0 up to date, halted",
+	} {
+		f := rollout.Decide(situation(t, strings.Fields(facts))).Figures
+		halted := map[bool]string{true: ", halted"}
+		got := fmt.Sprintf("%d managed, %d reporting, %d wanting, %d in turn, %d unavailable, %d failed, budget %d%s",
+			f.Managed, f.Reporting, f.Wanting, f.InTurn, f.Unavailable, f.Failed, f.Budget, halted[f.Halted])
+		for _, p := range f.Policies {
+			got += fmt.Sprintf("; %s: %d selected, %d up to date%s", p.Name, p.Selected, p.UpToDate, halted[p.Halted])
+		}
+		if got != want {
+			t.Errorf("%s:\n\tgot:      %s\n\texpected: %s", facts, got, want)
+		}
+	}
+}

@@ -1,0 +1,137 @@
+package rollout_test
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/coordinator/rollout"
+	"lockkeeper.dev/lockkeeper/node/turn"
+)
+
+// moved returns the move of n1 in the situation that the facts describe, with the node as change leaves it.
+func moved(t *testing.T, facts string, change func(*turn.Node)) *rollout.Move {
+	t.Helper()
+	s := situation(t, strings.Fields(facts))
+	if change != nil {
+		change(&s.Nodes[0])
+	}
+	for _, v := range rollout.Decide(s).Verdicts {
+		if v.Node == "n1" && v.Move != nil {
+			return v.Move
+		}
+	}
+	t.Fatalf("%s: no move", facts)
+	return nil
+}
+
+// TestResultOfRefusal: a turn that the host refuses because it is no longer wanted is cancelled, and others are tried again.
+func TestResultOfRefusal(t *testing.T) {
+	for reason, want := range map[v1alpha1.Reason]v1alpha1.Result{
+		v1alpha1.ReasonWantGone: "Cancelled", v1alpha1.ReasonUnmanaged: "Cancelled", v1alpha1.ReasonDetached: "Cancelled", v1alpha1.ReasonHeldBack: "Cancelled",
+		v1alpha1.ReasonUncordoned: "BackedOut", v1alpha1.ReasonPlanChanged: "BackedOut", v1alpha1.ReasonRebootRefused: "BackedOut",
+	} {
+		g := moved(t, "draining ack=draining/refused:"+string(reason)+" marked", nil).Grant
+		if g.Result != want || g.Reason != reason {
+			t.Errorf("%s: %s (%s), expected %s", reason, g.Result, g.Reason, want)
+		}
+		// What was recorded first stays.
+		if g := moved(t, "rebooting ack=rebooting/refused:"+string(reason)+" marked result=Failed reason=Overdue", nil).Grant; g.Result != "Failed" || g.Reason != v1alpha1.ReasonOverdue {
+			t.Errorf("%s after a failure: %s (%s)", reason, g.Result, g.Reason)
+		}
+	}
+}
+
+// TestStoppedClock: the clock of a turn whose leader is gone stands since that leader last led.
+func TestStoppedClock(t *testing.T) {
+	for facts, want := range map[string]time.Duration{
+		"draining marked stopped":                                    0,
+		"draining marked stopped since=1h grant.epoch=e0":            time.Hour,
+		"draining marked stopped since=1h grant.epoch=e0 ledago=10m": 10 * time.Minute,
+		"draining marked paused":                                     0,
+	} {
+		if g := moved(t, facts, nil).Grant; g.PausedSince == nil || !g.PausedSince.Equal(atNoon.Add(-want)) {
+			t.Errorf("%s: stopped since %v, expected %v before noon", facts, g.PausedSince, want)
+		}
+	}
+}
+
+// TestGrantAtPromotion: the grant of a turn that goes on to its disruption has the boot to end, and the OS version that is left.
+func TestGrantAtPromotion(t *testing.T) {
+	const inBoot2 = "draining ack@b2=draining/done marked boot=b2 hostboot=b2 "
+	for facts, want := range map[string]string{
+		"draining ack=draining/done marked": "rebooting b1 4.15",
+		inBoot2:                             "rebooting b2 4.15",
+		inBoot2 + "grant.wants=drain wants=drain":              "applying b2 4.15",
+		inBoot2 + "hooks=before-reboot:Wait":                   "before-reboot b1 4.1",
+		"draining ack=draining/committed marked wants=nothing": "uncordoning b1 4.1",
+	} {
+		m := moved(t, facts, func(n *turn.Node) { n.Host.OSVersion = "4.15" })
+		if got := string(m.To) + " " + m.Grant.BootID + " " + m.Grant.OSVersion; got != want {
+			t.Errorf("%s: %s, expected %s", facts, got, want)
+		}
+	}
+}
+
+// TestChangesOfFailures: a turn whose changes are still there records them. Any other failure records what the turn was for.
+func TestChangesOfFailures(t *testing.T) {
+	const rebooted = "rebooting boot=b2 hostboot=b2 marked ack@b2=rebooting/failed:"
+	file := v1alpha1.Change{Source: v1alpha1.SourceFile, Name: "/a", Version: "2"}
+	for facts, want := range map[string]string{
+		rebooted + "StillWanted": "OSUpdate@4.2 File /a@2",
+		rebooted + "NotUpdated":  "OSUpdate@4.2",
+		"applying marked grant.wants=drain ack=applying/failed:ApplyFailed":             "OSUpdate@4.2 File /a@2",
+		"applying marked grant.wants=drain ack=applying/failed:ApplyFailed hostboot=b0": "OSUpdate@4.2",
+	} {
+		m := moved(t, facts, func(n *turn.Node) {
+			n.Host.Changes = []v1alpha1.Change{{Source: v1alpha1.SourceSentinel, Name: "/run/x"}, anUpdate[0], file}
+		})
+		var got []string
+		for _, c := range m.Grant.Changes {
+			got = append(got, c.String())
+		}
+		if text := strings.Join(got, " "); text != want {
+			t.Errorf("%s: %s, expected %s", facts, text, want)
+		}
+	}
+}
+
+// TestHostDigest: the record of a turn that was taken back because the host was silent shows whether the host has written since.
+func TestHostDigest(t *testing.T) {
+	for facts, want := range map[string]string{
+		"draining since=2m": "cbf29ce484222325", // of no text, by FNV-1a
+		"uncordoning ack=uncordoning/done result=BackedOut": "",
+	} {
+		if got := moved(t, facts, nil).Last.HostDigest; got != want {
+			t.Errorf("%s: the digest %q, expected %q", facts, got, want)
+		}
+	}
+}
+
+// TestCarriedOut: which annotations of requests are removed at the end of a turn that carried out the request in its grant.
+func TestCarriedOut(t *testing.T) {
+	const request, now = v1alpha1.AnnotationRequest, v1alpha1.AnnotationRequestNow
+	type r = v1alpha1.Request
+	for name, c := range map[string]struct {
+		is, was *r
+		want    []string
+	}{
+		"withdrawn":                     {nil, &r{Action: "reboot"}, []string{request, now}},
+		"the grant does not have it":    {&r{Action: "reboot"}, nil, []string{request, now}},
+		"the same":                      {&r{Action: "reboot", Reason: "disk"}, &r{Action: "reboot", Reason: "disk"}, []string{request, now}},
+		"too long for the grant":        {&r{Action: "reboot", Reason: "disk", By: "ada"}, &r{Action: "reboot"}, []string{request, now}},
+		"another reason":                {&r{Action: "reboot", Reason: "memory"}, &r{Action: "reboot", Reason: "disk"}, nil},
+		"another user":                  {&r{Action: "reboot", By: "bob"}, &r{Action: "reboot", By: "ada"}, nil},
+		"now, after one that waits":     {&r{Action: "reboot", Now: true}, &r{Action: "reboot"}, []string{request}},
+		"one that waits, after now":     {&r{Action: "reboot", Reason: "disk"}, &r{Action: "reboot", Now: true}, []string{now}},
+		"now again, for something else": {&r{Action: "reboot", Reason: "memory", Now: true}, &r{Action: "reboot", Reason: "disk", Now: true}, nil},
+	} {
+		m := moved(t, "uncordoning ack=uncordoning/done grant.changes=Request", func(n *turn.Node) { n.Request, n.Grant.Request = c.is, c.was })
+		if !slices.Equal(m.Remove, c.want) {
+			t.Errorf("%s: removes %q, expected %q", name, m.Remove, cmp.Or(strings.Join(c.want, " "), "none"))
+		}
+	}
+}
