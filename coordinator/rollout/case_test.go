@@ -300,6 +300,8 @@ func set(s *rollout.Snapshot, word string) error {
 		s.Epoch = ""
 	case "n2.owner":
 		other.Owner = value
+	case "n2.state":
+		other.State = v1alpha1.State(value)
 	case "n2.paused":
 		other.Paused = &v1alpha1.Intent{Reason: "disk"}
 	case "n2.notready":

@@ -355,13 +355,11 @@ func (d *decision) overdue(n *turn.Node) bool {
 	case v1alpha1.StateUncordoning:
 		return d.past(n, g.Terms.Uncordoning.Duration)
 	}
-	longest := g.Terms.HostHooks.Duration
-	for i, h := range g.Terms.Hooks(n.State) {
-		if i == 0 || h.Timeout.Duration > longest {
-			longest = h.Timeout.Duration
-		}
+	var longest time.Duration
+	for _, h := range g.Terms.Hooks(n.State) {
+		longest = max(longest, h.Timeout.Duration)
 	}
-	return d.past(n, longest)
+	return d.past(n, cmp.Or(longest, g.Terms.HostHooks.Duration))
 }
 
 // advance moves the node along the table on the event. It reports whether the table has an

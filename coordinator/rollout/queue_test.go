@@ -138,3 +138,40 @@ func TestFigures(t *testing.T) {
 		}
 	}
 }
+
+// TestGrantsAtOnce counts the nodes of a cluster of five that are granted their turn in one decision. All want a reboot.
+func TestGrantsAtOnce(t *testing.T) {
+	for facts, want := range map[string]string{
+		"idle":              "n1",
+		"idle budget=ii":    "n1 n2",
+		"idle budget=iiii":  "n1 n2 n3 n4",
+		"idle budget=iiiii": "n1 n2 n3 n4 n5",
+		"idle policy=web;select=a:b;total=3 policy=budget=4":             "n1 n2 n3",
+		"idle policy=web;select=a:b;total=4 policy=budget=3":             "n1 n2 n3",
+		"idle policy=budget=3 n2.cordoned":                               "n1 n2 n3", // n2 takes a slot already
+		"idle policy=budget=2 n2.cordoned":                               "n1 n2",
+		"idle policy=web;select=a:b;total=2 policy=budget=5 n2.cordoned": "n1 n2",
+	} {
+		s := situation(t, strings.Fields(facts))
+		for _, name := range []string{"n3", "n4", "n5"} {
+			n := s.Nodes[0]
+			n.Name, n.UID = name, name+"-uid"
+			s.Nodes = append(s.Nodes, n)
+		}
+		var got []string
+		for i := range s.Nodes {
+			n := &s.Nodes[i]
+			host := *s.Nodes[0].Host
+			host.NodeUID = n.UID
+			n.Host, n.Wants = &host, v1alpha1.WantsReboot
+		}
+		for _, v := range rollout.Decide(s).Verdicts {
+			if v.Move != nil && v.Move.Disturbs() {
+				got = append(got, v.Node)
+			}
+		}
+		if text := strings.Join(got, " "); text != want {
+			t.Errorf("%s: %s are granted their turn, expected %s", facts, text, want)
+		}
+	}
+}

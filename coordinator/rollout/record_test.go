@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/coordinator/rollout"
 	"lockkeeper.dev/lockkeeper/node/turn"
@@ -132,6 +134,30 @@ func TestCarriedOut(t *testing.T) {
 		m := moved(t, "uncordoning ack=uncordoning/done grant.changes=Request", func(n *turn.Node) { n.Request, n.Grant.Request = c.is, c.was })
 		if !slices.Equal(m.Remove, c.want) {
 			t.Errorf("%s: removes %q, expected %q", name, m.Remove, cmp.Or(strings.Join(c.want, " "), "none"))
+		}
+	}
+}
+
+// TestLongestHook: a stage of several hooks is overdue when the longest of their timeouts is over, and one without any when that of
+// the host's own units is.
+func TestLongestHook(t *testing.T) {
+	hook := func(name string, d time.Duration) v1alpha1.Hook {
+		return v1alpha1.Hook{Name: name, Timeout: metav1.Duration{Duration: d}, OnTimeout: v1alpha1.OnTimeoutWait}
+	}
+	short, long := hook("short", 10*time.Minute), hook("long", 20*time.Minute)
+	for _, c := range []struct {
+		hooks []v1alpha1.Hook
+		limit time.Duration
+	}{{[]v1alpha1.Hook{short}, 10 * time.Minute}, {[]v1alpha1.Hook{short, long}, 20 * time.Minute}, {[]v1alpha1.Hook{long, short}, 20 * time.Minute}, {nil, 30 * time.Minute}} {
+		for since, want := range map[time.Duration]v1alpha1.Reason{c.limit - 1: "", c.limit: v1alpha1.ReasonOverdue} {
+			s := situation(t, strings.Fields("before-uncordon ack=draining/done marked units=before-uncordon"))
+			g := s.Nodes[0].Grant
+			g.Terms.BeforeUncordon, g.StageAt = c.hooks, atNoon.Add(-since)
+			for _, v := range rollout.Decide(s).Verdicts {
+				if v.Node == "n1" && v.Held != want {
+					t.Errorf("%d hooks, after %v: held %q, expected %q", len(c.hooks), since, v.Held, want)
+				}
+			}
 		}
 	}
 }

@@ -78,6 +78,8 @@ func TestBlocking(t *testing.T) {
 	for words, want := range map[string]string{
 		"idle n2.cordoned":               "n2",
 		"idle n2.cordoned wants=nothing": "", // no one waits
+		"idle n2.notready":               "n2",
+		"idle n2.draining":               "", // it is in its turn
 		"idle cordoned":                  "", // it waits for no other
 		"idle":                           "",
 		"idle paused n2.cordoned":        "", // its pause holds it
