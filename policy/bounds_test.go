@@ -109,3 +109,44 @@ func values(length int) []string {
 	all[0] = strings.Repeat("x", length)
 	return all
 }
+
+// TestLimits: a limit is a number or a share, and is written as it was read.
+func TestLimits(t *testing.T) {
+	for text, c := range map[string]struct {
+		value intstr.IntOrString
+		valid bool
+	}{
+		"3": {intstr.FromInt32(3), true}, "1%": {intstr.FromString("1%"), true}, "100%": {intstr.FromString("100%"), true},
+		"0%": {intstr.FromString("0%"), false}, "101%": {intstr.FromString("101%"), false},
+	} {
+		l, err := parseLimit(c.value)
+		if (err == nil) != c.valid || c.valid && l.String() != text {
+			t.Errorf("%s: %s, %v", text, l, err)
+		}
+	}
+	if got := (Limit{}).String(); got != "0" {
+		t.Errorf("the zero Limit: %s", got)
+	}
+}
+
+// TestWindowsOfAPolicy: a policy has its valid windows.
+func TestWindowsOfAPolicy(t *testing.T) {
+	s := Defaults()
+	for _, start := range []string{"01:00", "25:00", "02:30"} {
+		s.Rollout.Windows = append(s.Rollout.Windows, v1alpha1.Window{Start: start, Duration: metav1.Duration{Duration: time.Hour}, TimeZone: "UTC"})
+	}
+	if p := compile(s); len(p.Problems) != 1 || len(p.Windows) != 2 || p.Windows[0].Hour != 1 || p.Windows[1].Minute != 30 {
+		t.Errorf("windows %v, problems %v", p.Windows, p.Problems)
+	}
+}
+
+// TestUnescape: an escape may be the end of a name. What is not an escape stays as it is.
+func TestUnescape(t *testing.T) {
+	for unit, want := range map[string]string{
+		`a\x2d`: "a-", `\x2d\x2eb`: "-.b", `a\x2`: `a\x2`, `a\xzz`: `a\xzz`, `a\`: `a\`, `a-b`: "a-b", `\y2d0`: `\y2d0`,
+	} {
+		if got := unescape(unit); got != want {
+			t.Errorf("%s: %s, expected %s", unit, got, want)
+		}
+	}
+}

@@ -175,3 +175,27 @@ func TestGrantsAtOnce(t *testing.T) {
 		}
 	}
 }
+
+// TestOneNodeHoldsNoOther: what holds n1, or happens to it, does not keep the coordinator from the nodes after it.
+func TestOneNodeHoldsNoOther(t *testing.T) {
+	for _, facts := range []string{
+		"idle control-plane n2.control-plane n2.notready budget=iii",
+		"idle longchange=30 budget=ii",
+		"idle policy=web;select=a:b;paused=true label=a:b",
+		"idle notready budget=ii",
+		"draining budget=ii",
+	} {
+		s := situation(t, strings.Fields(facts))
+		n3 := situation(t, []string{"idle"}).Nodes[0]
+		n3.Name, n3.UID, n3.Host.NodeUID = "n3", "n3-uid", "n3-uid"
+		s.Nodes = append(s.Nodes, n3)
+		if v := rollout.Decide(s).Verdicts; v[2].Move == nil || !v[2].Move.Disturbs() {
+			t.Errorf("%s: n3 is not granted its turn, and held %q", facts, v[2].Held)
+		}
+	}
+	for _, facts := range []string{"draining n2.foreign budget=ii", "draining grant.uid=other n2.foreign budget=ii", "idle n2.foreign budget=ii"} {
+		if v := rollout.Decide(situation(t, strings.Fields(facts))).Verdicts[1]; v.Move == nil || v.Move.Reason != v1alpha1.ReasonHandover {
+			t.Errorf("%s: n2 is not taken over: %+v", facts, v)
+		}
+	}
+}
