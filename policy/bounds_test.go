@@ -150,3 +150,30 @@ func TestUnescape(t *testing.T) {
 		}
 	}
 }
+
+// TestValidateUnit: which names of units a policy may have.
+func TestValidateUnit(t *testing.T) {
+	const noType, long, characters, template = "no type of unit at its end", "longer than 255 bytes", "characters that a unit's name cannot hold", "a template; name an instance of it"
+	for name, want := range map[string]string{
+		"a.service": "", "a.b.timer": "", "getty@tty1.service": "", `a\x2db.mount`: "",
+		"": noType, "a": noType, ".service": noType, "service": noType, "a.conf": noType, "a.": noType, "a.service.d": noType,
+		"a@.service": template, "@a.service": template, "/a.service": characters, "a b.service": characters, "é.service": characters,
+		strings.Repeat("a", 255-len(".service")) + ".service": "", strings.Repeat("a", 256-len(".service")) + ".service": long,
+	} {
+		if got := ValidateUnit(name); got != want {
+			t.Errorf("%.20q: %q, expected %q", name, got, want)
+		}
+	}
+	for unit, want := range map[string]string{"rescue@x.service": "rescue.service", "a.service": "a.service", "a@b@c.d.service": "a.service"} {
+		if got := withoutInstance(unit); got != want {
+			t.Errorf("%s without its instance: %s, expected %s", unit, got, want)
+		}
+	}
+}
+
+func TestNamed(t *testing.T) {
+	s := NewSet(Policy{Name: "a"}, Policy{Name: "b"})
+	if p := s.Named("b"); p == nil || p.Name != "b" || s.Named("c") != nil {
+		t.Errorf("b is %v, c is %v", p, s.Named("c"))
+	}
+}

@@ -131,12 +131,9 @@ func unescape(unit string) string {
 // withoutInstance returns a unit's name without "@" and the instance. It keeps the
 // type.
 func withoutInstance(unit string) string {
-	stem, kind, ok := cutLast(unit, ".")
-	if !ok {
-		return unit
-	}
-	stem, _, _ = strings.Cut(stem, "@")
-	return stem + "." + kind
+	kind := path.Ext(unit)
+	stem, _, _ := strings.Cut(strings.TrimSuffix(unit, kind), "@")
+	return stem + kind
 }
 
 // RefusedUnitsTable returns the list as a Markdown table, for the documents.

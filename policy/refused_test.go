@@ -3,6 +3,7 @@ package policy
 import (
 	"fmt"
 	"os"
+	"path"
 	"slices"
 	"strings"
 	"testing"
@@ -39,7 +40,8 @@ func TestRefusedUnits(t *testing.T) {
 			if why := ValidateUnit(name); why != "" {
 				t.Errorf("%s: %s", entry, why)
 			}
-			stem, kind, _ := cutLast(name, ".")
+			kind := strings.TrimPrefix(path.Ext(name), ".")
+			stem := strings.TrimSuffix(name, "."+kind)
 			for _, unit := range []string{
 				name, stem + "@x." + kind, stem + "@." + kind, stem + `@a-b\x2dc.d.` + kind,
 				strings.ReplaceAll(stem, "-", `\x2d`) + "." + kind, fmt.Sprintf(`\x%02x`, stem[0]) + stem[1:] + "." + kind, stem + `\x40x.` + kind,

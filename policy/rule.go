@@ -2,6 +2,7 @@ package policy
 
 import (
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -41,7 +42,7 @@ func (c *compiler) checkRule(field string, r *v1alpha1.Rule) {
 			c.wrong(field+".path", "missing, expected the absolute path of a file or directory")
 		}
 	case v1alpha1.SourceUnit:
-		if err := ValidateUnit(r.Unit); r.Unit == "" || err != "" {
+		if ValidateUnit(r.Unit) != "" {
 			c.wrong(field+".unit", "%q, expected a unit's full name such as containerd.service", r.Unit)
 		}
 	case v1alpha1.SourceOSUpdate, v1alpha1.SourceSentinel, v1alpha1.SourceRequest:
@@ -72,7 +73,7 @@ func (c *compiler) checkActions(field string, r *v1alpha1.Rule) {
 		at := field + ".actions[" + strconv.Itoa(i) + "]"
 		switch a.Type {
 		case v1alpha1.ActionReload, v1alpha1.ActionRestart:
-			if err := ValidateUnit(a.Unit); a.Unit == "" || err != "" {
+			if ValidateUnit(a.Unit) != "" {
 				c.wrong(at+".unit", "%q, expected the full name of the unit to %s", a.Unit, strings.ToLower(string(a.Type)))
 			} else if g := Refuse(a.Type, a.Unit); g != nil {
 				c.wrong(at+".unit", "%s %s, expected %s", a.Unit, g.Why, g.Instead)
@@ -98,20 +99,17 @@ func (c *compiler) checkActions(field string, r *v1alpha1.Rule) {
 	}
 }
 
-// unitTypes are the types of units; see systemd.unit(5).
-var unitTypes = strings.Fields("service socket device mount automount swap target path timer slice scope")
+// unitTypes are the ends of units' names, by their types; see systemd.unit(5).
+var unitTypes = strings.Fields(".service .socket .device .mount .automount .swap .target .path .timer .slice .scope")
 
 // ValidateUnit returns why a unit's name is invalid, or "" if it is valid; see
 // systemd.unit(5). The name of a template is invalid.
 func ValidateUnit(name string) string {
-	stem, kind, ok := cutLast(name, ".")
-	known := false
-	for _, t := range unitTypes {
-		known = known || t == kind
-	}
+	kind := path.Ext(name)
+	stem := strings.TrimSuffix(name, kind)
 	const allowed = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789:-_.\\@"
 	switch {
-	case !ok || stem == "" || !known:
+	case stem == "" || !slices.Contains(unitTypes, kind):
 		return "no type of unit at its end"
 	case len(name) > 255:
 		return "longer than 255 bytes"
@@ -121,11 +119,4 @@ func ValidateUnit(name string) string {
 		return "a template; name an instance of it"
 	}
 	return ""
-}
-
-func cutLast(s, sep string) (before, after string, found bool) {
-	if i := strings.LastIndex(s, sep); i >= 0 {
-		return s[:i], s[i+len(sep):], true
-	}
-	return s, "", false
 }

@@ -199,3 +199,26 @@ func TestOneNodeHoldsNoOther(t *testing.T) {
 		}
 	}
 }
+
+// TestFiguresOfAllNodes: a node that does not count, or that moves, keeps no node after it from counting.
+func TestFiguresOfAllNodes(t *testing.T) {
+	for _, facts := range []string{"absent nohost policy=paused=true", "draining policy=paused=true"} {
+		s := situation(t, strings.Fields(facts))
+		s.Nodes[1].Wants = v1alpha1.WantsReboot
+		if f := rollout.Decide(s).Figures.Policies[0]; f.Held[v1alpha1.ReasonPaused] != 1 {
+			t.Errorf("%s: held %v, expected n2 to be Paused", facts, f.Held)
+		}
+	}
+	s := situation(t, strings.Fields("absent nohost label=pool:web policy=web;select=pool:web"))
+	if f := rollout.Decide(s).Figures.Policies[1]; len(f.Matches) != 1 || f.Matches[0].Nodes != 1 {
+		t.Errorf("%s: matches %+v, expected those of n2", f.Name, f.Matches)
+	}
+	s = situation(t, strings.Fields("draining n2.cordoned"))
+	n3 := situation(t, []string{"idle"}).Nodes[0]
+	n3.Name, n3.UID, n3.Host.NodeUID = "n3", "n3-uid", "n3-uid"
+	s.Nodes = append(s.Nodes, n3)
+	out := rollout.Decide(s)
+	if slots := out.Blocking(); len(slots) != 1 || slots[0].Node != "n2" {
+		t.Errorf("n3 waits for %+v, expected n2", slots)
+	}
+}

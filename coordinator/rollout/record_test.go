@@ -161,3 +161,28 @@ func TestLongestHook(t *testing.T) {
 		}
 	}
 }
+
+// TestSeveralHooks: a stage waits for each of its hooks.
+func TestSeveralHooks(t *testing.T) {
+	hook := func(name string, d time.Duration, on v1alpha1.OnTimeout) v1alpha1.Hook {
+		return v1alpha1.Hook{Name: name, Timeout: metav1.Duration{Duration: d}, OnTimeout: on}
+	}
+	for name, c := range map[string]struct {
+		first     v1alpha1.OnTimeout
+		confirmed string
+		want      string
+	}{
+		"none has confirmed":      {v1alpha1.OnTimeoutWait, "", "waits for hook a, hook b"},
+		"the first has confirmed": {v1alpha1.OnTimeoutWait, "a", "waits for hook b"},
+		"the last has confirmed":  {v1alpha1.OnTimeoutWait, "b", "waits for hook a"},
+		"the first is overdue":    {v1alpha1.OnTimeoutContinue, "", "waits for hook b"},
+	} {
+		s := situation(t, strings.Fields("before-uncordon ack=draining/done marked since=15m"))
+		n := &s.Nodes[0]
+		n.Grant.Terms.BeforeUncordon = []v1alpha1.Hook{hook("a", 10*time.Minute, c.first), hook("b", time.Hour, v1alpha1.OnTimeoutWait)}
+		n.Hooks = map[string]string{c.confirmed: "t1"}
+		if v := rollout.Decide(s).Verdicts[0]; v.Detail != c.want {
+			t.Errorf("%s: %q, expected %q", name, v.Detail, c.want)
+		}
+	}
+}

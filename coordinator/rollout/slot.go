@@ -90,7 +90,7 @@ func Taken(slots []Slot) string {
 		return ""
 	}
 	slots = ByUse(slots)
-	parts := make([]string, 0, slotsShown+1)
+	var parts []string
 	for _, s := range slots[:min(len(slots), slotsShown)] {
 		text := s.Node + " " + s.Use.Means()
 		if s.Use == v1alpha1.SlotNotReady && !s.Since.IsZero() {
