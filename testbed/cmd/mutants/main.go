@@ -19,6 +19,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -56,7 +57,7 @@ func main() {
 	gremlins := flag.String("gremlins", "", "gremlins' executable")
 	packages := flag.String("packages", "", "mutate only these, separated by spaces; a file of a package mutates only this file")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, *root, *gremlins, *cache, strings.Fields(*packages)); err != nil {
 		fmt.Fprintln(os.Stderr, "mutants:", err)
@@ -160,7 +161,7 @@ func mutate(ctx context.Context, root, gremlins string, env []string, known map[
 	args = append(args, "--exclude-files", "/", "./"+t.dir)
 	cmd := exec.CommandContext(ctx, gremlins, args...)
 	cmd.Dir, cmd.Env, cmd.Stderr = root, append(env, packageVariable+"="+t.dir), os.Stderr
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.Cancel, cmd.WaitDelay = func() error { return cmd.Process.Signal(os.Interrupt) }, 10*time.Second
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		return nil, err
