@@ -11,6 +11,7 @@ import (
 func TestBounds(t *testing.T) {
 	for name, c := range map[string]struct{ got, want int }{
 		"record": {maxRecord, 32768}, "grant": {maxGrant, 29696}, "host": {MaxHost, 16384}, "steps": {MaxSteps, 8192},
+		"lowest priority": {MinPriority, -1000}, "highest priority": {MaxPriority, 1000},
 		"hours that a token may last": {int(MaxTokenLifetime / time.Hour), 8760},
 	} {
 		if c.got != c.want {

@@ -26,6 +26,9 @@ func TestSlots(t *testing.T) {
 		"draining notready":         "n1 InTurn since 11:59",
 		"draining nogrant":          "n1 InTurn",
 		"rebooting marked ack=rebooting/failed:Unhealthy": "n1 Failed since 11:59",
+		// A reboot may take 30 minutes, without the time in which no leader led.
+		"rebooting marked ack=rebooting/committed grant.epoch=e0 since=40m ledago=20m": "n1 InTurn since 11:20",
+		"rebooting marked ack=rebooting/committed grant.epoch=e0 since=55m ledago=20m": "n1 Failed since 11:05",
 		"idle uncertain=n1":                       "n1 Unsettled",
 		"draining uncertain=n1":                   "n1 Unsettled since 11:59",
 		"idle managed=false cordoned":             "",
