@@ -33,6 +33,8 @@ func TestSlots(t *testing.T) {
 		"draining uncertain=n1":                   "n1 Unsettled since 11:59",
 		"idle managed=false cordoned":             "",
 		"absent wants=nothing unmanaged cordoned": "",
+		"absent detached cordoned":                "",
+		"idle detached cordoned":                  "n1 Cordoned", // until it is released
 		"idle n2.cordoned":                        "n2 Cordoned",
 		"draining n2.cordoned":                    "n1 InTurn since 11:59, n2 Cordoned",
 	} {
