@@ -58,24 +58,32 @@ func (d *decision) grant(foreign bool) {
 		case all+more > d.total:
 			d.hold(n, v1alpha1.ReasonBudget, fmt.Sprintf("%d unavailable in all, %d allowed in all by policy %s%s", all, d.total, d.totalBy, d.slotsText(nil)))
 		default:
-			if other := d.controlPlaneBlock(n); other != "" {
-				d.hold(n, v1alpha1.ReasonControlPlane, other)
-				continue
+			if d.grantOne(n, g) {
+				taken[g.rank] += more
+				all += more
 			}
-			grant, fits := d.grantFor(n)
-			if !fits {
-				d.hold(n, v1alpha1.ReasonInvalidRecord, "the grant would be too large: the host names too many changes, or changes that are too long")
-				continue
-			}
-			if g.Observe {
-				d.hold(n, v1alpha1.ReasonWouldGrant, "policy "+g.Name+" only observes")
-			} else {
-				d.promoteOut(n, grant)
-			}
-			taken[g.rank] += more
-			all += more
 		}
 	}
+}
+
+// grantOne grants the node its turn, which the budgets allow. It returns false if something of
+// the node itself prevents that, and holds the node.
+func (d *decision) grantOne(n *turn.Node, g *group) bool {
+	if other := d.controlPlaneBlock(n); other != "" {
+		d.hold(n, v1alpha1.ReasonControlPlane, other)
+		return false
+	}
+	grant, fits := d.grantFor(n)
+	if !fits {
+		d.hold(n, v1alpha1.ReasonInvalidRecord, "the grant would be too large: the host names too many changes, or changes that are too long")
+		return false
+	}
+	if g.Observe {
+		d.hold(n, v1alpha1.ReasonWouldGrant, "policy "+g.Name+" only observes")
+	} else {
+		d.promoteOut(n, grant)
+	}
+	return true
 }
 
 // eligible returns the nodes that want something and that only their policies and the
