@@ -65,6 +65,7 @@ type engine struct {
 	rebooted map[string]bool // keys are host and boot
 	windows  map[*window]bool
 	declared []Declaration
+	attack   Attack
 	excused  struct {
 		node, why string
 		rev       int64
@@ -138,7 +139,11 @@ func (e *engine) node(name string) *node {
 // breaks reports a broken rule, unless a test declared the violation.
 func (e *engine) breaks(rule Rule, name, format string, args ...any) {
 	v := Violation{Rule: rule, Node: name, Revision: e.now.rev, Time: e.now.by, Text: fmt.Sprintf(format, args...)}
-	if why, ok := e.expected(rule, name); ok {
+	why, ok := e.expected(rule, name)
+	if !ok {
+		why = e.attack.excuses(rule, name)
+	}
+	if ok || why != "" {
 		e.report.Expected = append(e.report.Expected, v)
 		e.logLine(name, "declared (%s): %s", why, v.Text)
 		return
@@ -277,7 +282,7 @@ func (e *engine) recount(n *node, judge bool) {
 	}
 	oldest, names, control := e.now, []string{}, []string{}
 	for _, o := range e.nodes {
-		if !o.disturbed {
+		if !o.disturbed || o != n && e.attack.lies(o.name) { // whoever lies can disturb its own node at any time
 			continue
 		}
 		names = append(names, o.name)

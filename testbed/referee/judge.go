@@ -2,6 +2,7 @@ package referee
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -95,6 +96,44 @@ func (j *Judge) Withdraw() int {
 	n := len(j.engine.declared)
 	j.engine.declared = nil
 	return n
+}
+
+// Attack tells what attackers do from now on: docs/security.md says which rules do not hold then. What they break counts as expected.
+func (j *Judge) Attack(a Attack) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.engine.attack = a
+}
+
+// Attack is what attackers have. The zero value is no attack.
+type Attack struct {
+	// Liars are the nodes whose kubelet's credential was stolen: lockkeeper believes what such a host says about itself.
+	Liars []string
+	// Thief is set if the coordinator's credential was stolen.
+	Thief bool
+}
+
+// ofHosts are the rules about what a host does to its own node, or says about it. A host that lies can break them at its own node.
+// So it can Released: the coordinator removes again what the host writes after the release. What only the coordinator decides (grants, states,
+// epochs, promotions) holds at that node as well.
+var ofHosts = []Rule{
+	Budget, ControlPlane, Commit, Fence, Paused, Cancelled, Drain, Reboot, RebootTwice, Cordon, Mark, Uncordon, LeftCordoned, Evict, Released,
+}
+
+// ofBudgets are the rules that only the coordinator enforces. A thief with its credential can grant every host its turn.
+var ofBudgets = []Rule{Budget, Overgrant, ControlPlane}
+
+func (a *Attack) lies(node string) bool { return slices.Contains(a.Liars, node) }
+
+// excuses returns why the attack may break the rule at the node, or "".
+func (a *Attack) excuses(rule Rule, node string) string {
+	switch {
+	case a.lies(node) && slices.Contains(ofHosts, rule):
+		return "its host lies"
+	case a.Thief && slices.Contains(ofBudgets, rule):
+		return "a thief grants turns"
+	}
+	return ""
 }
 
 // End judges what is still open, and returns the verdict. The error lists how many violations there were, and the first.

@@ -65,12 +65,13 @@ type Fleet struct {
 	// Admin is a client of an admin with all rights; no fault concerns it.
 	Admin *kube.Client
 
-	opts  Options
-	exec  *executor
-	trace *trace
-	dir   string
-	began time.Time
-	hosts []*Machine
+	opts   Options
+	exec   *executor
+	attack referee.Attack // what the plan's attackers have
+	trace  *trace
+	dir    string
+	began  time.Time
+	hosts  []*Machine
 
 	ctx   context.Context
 	end   context.CancelFunc
@@ -100,6 +101,8 @@ func New(dir string, o Options) *Fleet {
 		Budget: spec.Rollout.MaxUnavailable.IntValue(), Lag: o.Lag, Admins: []string{userAdmin},
 		OnEvent: func(text string) { f.logf("%s", text) },
 	})
+	f.attack = o.Plan.attack()
+	f.Judge.Attack(f.attack)
 	f.Server.Observe(f.wrote)
 	f.Admin = f.client(userAdmin, "kubectl")
 	f.apply()
@@ -244,8 +247,8 @@ func (f *Fleet) wrote(w apiserver.Write) {
 	switch w.Resource {
 	case "nodes":
 		obj, _ := w.Object.(*corev1.Node)
-		if w.User == admin || w.User == userAdmin { // whatever an admin does is meant
-			f.Judge.Declare(referee.Declaration{Node: w.Name, Why: "an admin's write"})
+		if why := f.excuse(&w); why != "" {
+			f.Judge.Declare(referee.Declaration{Node: w.Name, Why: why})
 			defer f.Judge.Withdraw()
 		}
 		f.Judge.Node(w.Revision, w.Time, w.Name, obj)
@@ -267,6 +270,21 @@ func (f *Fleet) wrote(w apiserver.Write) {
 	case f.kick <- struct{}{}:
 	default:
 	}
+}
+
+// excuse returns why the judge does not judge a write to a Node, or "".
+func (f *Fleet) excuse(w *apiserver.Write) string {
+	switch w.User {
+	case admin, userAdmin: // whatever an admin does is meant
+		return "an admin's write"
+	case thiefUser:
+		return "a thief's write"
+	case "system:node:" + w.Name:
+		if slices.Contains(f.attack.Liars, w.Name) {
+			return "its host lies"
+		}
+	}
+	return ""
 }
 
 // budget is how many nodes a policy lets be disturbed at once.

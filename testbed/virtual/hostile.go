@@ -216,25 +216,29 @@ func merge(docs ...map[string]any) map[string]any {
 
 // tellLies writes the lie for as long as the fault lasts.
 func tellLies(e *executor, f Fault) {
-	e.mu.Lock()
-	e.liars[f.On] = true
-	e.mu.Unlock()
 	if hasOption(f.Mode, "alone") {
 		e.fleet.Freeze(f.On)
 	}
+	e.repeat(f, f.lie().every, func(r *rand.Rand, i int) { e.people.lie(f, r, i) })
+}
+
+func (f Fault) lie() lie {
 	name, _, _ := strings.Cut(f.Mode, ",")
-	l, user := lies[name], "system:node:"+f.On
-	e.repeat(f, l.every, func(r *rand.Rand, i int) {
-		n := e.people.node(user, f.On)
-		if n == nil {
-			return
-		}
-		path := nodePath(f.On)
-		if l.status {
-			path += "/status"
-		}
-		e.people.do(user, http.MethodPatch, path, l.doc(&liar{r, n, v1alpha1.ReadKeys(n.Labels, n.Annotations)}, i), nil)
-	})
+	return lies[name]
+}
+
+// lie writes the fault's lie for the i-th time.
+func (p *people) lie(f Fault, r *rand.Rand, i int) {
+	user := "system:node:" + f.On
+	n := p.node(user, f.On)
+	if n == nil {
+		return
+	}
+	l, path := f.lie(), nodePath(f.On)
+	if l.status {
+		path += "/status"
+	}
+	p.do(user, http.MethodPatch, path, l.doc(&liar{r, n, v1alpha1.ReadKeys(n.Labels, n.Annotations)}, i), nil)
 }
 
 // endLies gives the host back to its owner. What the lies left in lockkeeper's keys is lockkeeper's to overcome; the rest is removed, and the
@@ -244,7 +248,7 @@ func endLies(e *executor, f Fault) {
 		e.fleet.Thaw(f.On)
 	}
 	name, _, _ := strings.Cut(f.Mode, ",")
-	if lies[name].status {
+	if f.lie().status {
 		e.fleet.RestartKubelet(f.On)
 	}
 	n := e.people.node(admin, f.On)
@@ -334,24 +338,25 @@ const thiefEpoch = "thief_0001"
 func (t *thief) takeLease() { t.lease(thiefEpoch) }
 
 func (t *thief) lease(holder string) {
-	t.people.do(coordinatorUser, http.MethodPatch, leasePath, map[string]any{"spec": leaseSpec(holder)}, nil)
+	t.people.do(thiefUser, http.MethodPatch, leasePath, map[string]any{"spec": leaseSpec(holder)}, nil)
 }
 
-// coordinatorUser is the user of the coordinator's credential.
-var coordinatorUser = v1alpha1.CoordinatorUser(v1alpha1.DefaultLeaseNamespace)
+// thiefUser is the user of the thief's requests. It is the coordinator's to the real API server; the one in memory checks no permission, and
+// another name tells the judge which writes are the thief's.
+var thiefUser = v1alpha1.CoordinatorUser(v1alpha1.DefaultLeaseNamespace) + " (stolen)"
 
 // holder returns who holds the Lease.
 func (t *thief) holder() string {
 	var l struct {
 		Spec struct{ HolderIdentity string }
 	}
-	t.people.do(coordinatorUser, http.MethodGet, leasePath, nil, &l)
+	t.people.do(thiefUser, http.MethodGet, leasePath, nil, &l)
 	return l.Spec.HolderIdentity
 }
 
 func (t *thief) each(f func(*corev1.Node)) {
 	for _, name := range t.hosts {
-		if n := t.people.node(coordinatorUser, name); n != nil {
+		if n := t.people.node(thiefUser, name); n != nil {
 			f(n)
 		}
 	}
@@ -360,7 +365,7 @@ func (t *thief) each(f func(*corev1.Node)) {
 func (t *thief) one(doc map[string]any) { t.patch(pick(t.Rand, t.hosts), doc) }
 
 func (t *thief) patch(name string, doc map[string]any) {
-	t.people.do(coordinatorUser, http.MethodPatch, nodePath(name), doc, nil)
+	t.people.do(thiefUser, http.MethodPatch, nodePath(name), doc, nil)
 }
 
 // grant writes a grant as a leader would, for what the host has published. It spares nodes that are in a turn or have published nothing.
@@ -384,9 +389,6 @@ func (t *thief) grant(n *corev1.Node, epoch string, state v1alpha1.State) {
 
 // steal does what the thief does for as long as the fault lasts.
 func steal(e *executor, f Fault) {
-	e.mu.Lock()
-	e.thief = true
-	e.mu.Unlock()
 	t := thefts[f.Mode]
 	e.repeat(f, t.every, func(r *rand.Rand, i int) { t.act(&thief{r, e.people, e.fleet.Hosts()}, i) })
 }

@@ -171,7 +171,7 @@ func TestTheftsAreAllowed(t *testing.T) {
 			t.Errorf("%s writes nothing", name)
 		}
 		for _, p := range server.patches {
-			if p.user != v1alpha1.CoordinatorUser("lockkeeper") {
+			if p.user != thiefUser {
 				t.Errorf("%s writes as %s", name, p.user)
 			}
 			labels, annotations, others := keysIn(t, p.doc)

@@ -3,6 +3,7 @@ package virtual
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -13,10 +14,13 @@ import (
 )
 
 // Unfinished says, a line for each, which hosts have not arrived: their Node is idle and schedulable, wants nothing, and
-// the host runs the version that it staged last. It returns "" if all have.
-func (f *Fleet) Unfinished() string {
+// the host runs the version that it staged last. It returns "" if all have. It does not look at the exceptions.
+func (f *Fleet) Unfinished(except ...string) string {
 	var lines []string
 	for _, m := range f.hosts {
+		if slices.Contains(except, m.name) {
+			continue
+		}
 		if why := m.unfinished(); why != "" {
 			lines = append(lines, m.name+": "+why)
 		}
@@ -49,28 +53,30 @@ func (m *Machine) unfinished() string {
 	return ""
 }
 
-// Arrive waits until no host is unfinished, and returns what is unfinished after the limit. Meanwhile an admin clears the
-// turns that ended in a failure which the host has observed: only these wait for a person.
-func (f *Fleet) Arrive(within time.Duration) string {
+// Arrive waits until no host but the exceptions is unfinished, and returns what is unfinished after the limit. Meanwhile an
+// admin clears the turns that ended in a failure which the host has observed, and lets hosts that had too many turns have
+// another one: only these wait for a person.
+func (f *Fleet) Arrive(within time.Duration, except ...string) string {
 	for end := time.Now().Add(within); ; {
-		why := f.Unfinished()
-		f.clearFailed()
+		why := f.Unfinished(except...)
+		f.clearFailed(except)
 		if why == "" || time.Now().After(end) || !sleep(f.ctx, 10*time.Second) {
 			return why
 		}
 	}
 }
 
-// clearFailed clears the last turn of each node that is held because that turn failed.
-func (f *Fleet) clearFailed() {
+// clearFailed clears the last turn of each node that is held because that turn failed, or because it had as many turns as a
+// day allows.
+func (f *Fleet) clearFailed(except []string) {
 	for _, m := range f.hosts {
 		obj := m.f.Node(m.name)
-		if obj == nil {
+		if obj == nil || slices.Contains(except, m.name) {
 			continue
 		}
 		n := turn.FromNode(obj)
 		id := n.Turn
-		if !n.InTurn() && n.Last != nil && n.Last.Result == v1alpha1.ResultFailed {
+		if !n.InTurn() && n.Last != nil && (n.Last.Result == v1alpha1.ResultFailed || n.Held == v1alpha1.ReasonTurnLimit) {
 			id = n.Last.Turn
 		} else if !n.InTurn() || !n.HasReport(v1alpha1.ReportFailed) {
 			continue

@@ -37,8 +37,6 @@ type executor struct {
 	policy     *v1alpha1.DisruptionPolicy // as it was before the plan changed it; nil if it has not
 	snapshots  []snapshot
 	fired      map[Kind]int
-	liars      map[string]bool
-	thief      bool
 }
 
 // waiting is a fault whose trigger counts requests.
@@ -79,7 +77,7 @@ type act struct {
 const snapshotEvery = 20 * time.Second
 
 func newExecutor(p Plan, log *trace) *executor {
-	e := &executor{plan: p, trace: log, calm: make(chan struct{}), lasting: map[hold]*lasting{}, fired: map[Kind]int{}, liars: map[string]bool{}}
+	e := &executor{plan: p, trace: log, calm: make(chan struct{}), lasting: map[hold]*lasting{}, fired: map[Kind]int{}}
 	e.life, e.end = context.WithCancel(context.Background())
 	e.ending, e.quiet = context.WithCancel(e.life)
 	return e
@@ -155,13 +153,6 @@ func (e *executor) Fired() map[Kind]int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return maps.Clone(e.fired)
-}
-
-// Liars returns the hosts that have lied so far, and whether there was a thief with the coordinator's credential.
-func (e *executor) Liars() (hosts []string, thief bool) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return slices.Sorted(maps.Keys(e.liars)), e.thief
 }
 
 // Close ends all goroutines of the executor and its Transports, and waits for them.

@@ -398,22 +398,6 @@ func TestNetworks(t *testing.T) {
 	}
 }
 
-// TestLiars: the executor says which hosts have lied, and whether there was a thief.
-func TestLiars(t *testing.T) {
-	play(t, "30s lie n1 for=1s mode=veto\n40s lie n1 for=1s mode=hooks\n", func(t *testing.T, e *executor, _ *fakeFleet) {
-		time.Sleep(time.Minute)
-		if hosts, thief := e.Liars(); !slices.Equal(hosts, []string{"n1"}) || thief {
-			t.Errorf("liars %v, a thief: %t; expected n1", hosts, thief)
-		}
-	})
-	play(t, "30s thief for=1s mode=held\n", func(t *testing.T, e *executor, _ *fakeFleet) {
-		time.Sleep(time.Minute)
-		if hosts, thief := e.Liars(); len(hosts) > 0 || !thief {
-			t.Errorf("liars %v, a thief: %t; expected a thief", hosts, thief)
-		}
-	})
-}
-
 // TestExecutor: what each kind does to the fleet, and when. What lasts longer than the faults ends with them.
 func TestExecutor(t *testing.T) {
 	for text, want := range map[string]string{

@@ -51,8 +51,8 @@ func scenario(seed uint64) Options {
 }
 
 // shape is what a plan for the fleet has to know.
-func (o *Options) shape(length time.Duration, hostile bool) Shape {
-	s := Shape{Length: length, Versions: versions, Hostile: hostile}
+func (o *Options) shape(length time.Duration) Shape {
+	s := Shape{Length: length, Versions: versions}
 	for i := range o.Hosts {
 		name := fmt.Sprintf("n%d", i+1)
 		s.Hosts = append(s.Hosts, name)
@@ -88,10 +88,7 @@ func run(t *testing.T, o Options, p Plan, logged bool) (res Result) {
 		}
 		<-f.Start()
 		f.Clean()
-		spec := o.spec()
-		if why := f.Arrive(QuietPeriod(&spec, o.Hosts)); why != "" {
-			res.Why = "Progress: " + why
-		}
+		res.Why = f.finish(p.Seed)
 	})
 	return res
 }

@@ -103,7 +103,10 @@ func readFrame(r *bufio.Reader, binary bool) ([]byte, error) {
 
 // pass passes the events on until the watch ends.
 func (w *watch) pass() {
+	// The end of the request's context ends its body, as in net/http, even if nobody reads it.
+	stop := context.AfterFunc(w.ctx, func() { w.events.CloseWithError(context.Cause(w.ctx)) })
 	defer func() {
+		stop()
 		w.cancel()
 		w.c.t.mu.Lock()
 		delete(w.c.t.watches, w)

@@ -1,0 +1,170 @@
+package virtual
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/cli/cluster"
+	"lockkeeper.dev/lockkeeper/cli/report"
+	"lockkeeper.dev/lockkeeper/kube"
+	"lockkeeper.dev/lockkeeper/policy"
+	"lockkeeper.dev/lockkeeper/testbed/referee"
+)
+
+// hostilePlan is [NewPlan] with one attacker: with odd seeds one of the hosts lies, with even seeds there is a thief with the coordinator's
+// credential. With more attackers, little would be left that docs/security.md promises.
+func hostilePlan(seed uint64, s Shape) Plan {
+	s.Hostile = true
+	p := NewPlan(seed, s)
+	liar := s.Hosts[rand.New(rand.NewPCG(seed, 0x6c696172)).IntN(len(s.Hosts))]
+	unwanted := kindThief
+	if seed%2 == 0 {
+		unwanted = kindLie
+	}
+	p.Faults = slices.DeleteFunc(p.Faults, func(f Fault) bool { return f.Kind == unwanted })
+	for i := range p.Faults {
+		if f := &p.Faults[i]; f.Kind == kindLie {
+			f.On = liar
+		}
+	}
+	return p
+}
+
+// attack returns what the attackers of the plan have.
+func (p Plan) attack() (a referee.Attack) {
+	for _, f := range p.Faults {
+		switch f.Kind {
+		case kindLie:
+			a.Liars = append(a.Liars, f.On)
+		case kindThief:
+			a.Thief = true
+		}
+	}
+	slices.Sort(a.Liars)
+	a.Liars = slices.Compact(a.Liars)
+	return a
+}
+
+// finish is what follows on the faults of a plan. It returns what did not happen that must happen, or "":
+//
+//   - While a host goes on to lie, the others arrive. Or the liar holds them up, `lockkeeper status` names it, and they arrive once an admin
+//     has taken it out, as docs/security.md says.
+//   - Once all attacks are over, every host arrives.
+//   - After that nothing of the attack is left: another update rolls through the fleet, and all rules hold again.
+func (f *Fleet) finish(seed uint64) string {
+	spec := f.opts.spec()
+	within := QuietPeriod(&spec, f.opts.Hosts)
+	for _, host := range f.attack.Liars {
+		if why := f.outlastLies(host, within, seed); why != "" {
+			return why
+		}
+	}
+	if why := f.Arrive(within); why != "" {
+		return "Progress: " + why
+	}
+	if len(f.attack.Liars) == 0 && !f.attack.Thief {
+		return ""
+	}
+	f.attack = referee.Attack{}
+	f.Judge.Attack(f.attack)
+	f.stageAll("4.0.0")
+	if why := f.Arrive(within); why != "" {
+		return "After the attack: " + why
+	}
+	return ""
+}
+
+func (f *Fleet) stageAll(version string) {
+	for _, host := range f.Hosts() {
+		f.Stage(host, version)
+	}
+}
+
+// lieAgain is how often a host that goes on to lie writes.
+const lieAgain = 20 * time.Second
+
+// outlastLies has a host lie on while an update is rolled out, until the other hosts have arrived.
+func (f *Fleet) outlastLies(host string, within time.Duration, seed uint64) string {
+	r := rand.New(rand.NewPCG(seed, 0x6c6965))
+	lie := Fault{Kind: kindLie, On: host, Mode: pick(r, lieModes())}
+	f.exec.trace.note(host, "lies on: %s", lie.Mode)
+	f.logf("%s lies on: %s", host, lie.Mode)
+	if hasOption(lie.Mode, "alone") {
+		f.Freeze(host)
+	}
+	ctx, cancel := context.WithCancel(f.ctx)
+	over := make(chan struct{})
+	f.tasks.Go(func() {
+		defer close(over)
+		for i := 0; ; i++ {
+			f.exec.people.lie(lie, r, i)
+			if !sleep(ctx, lieAgain) {
+				return
+			}
+		}
+	})
+	defer func() {
+		cancel()
+		<-over
+		endLies(f.exec, lie)
+	}()
+	f.stageAll("3.0.0")
+	why := f.Arrive(within, host)
+	if why == "" {
+		return ""
+	}
+	if unnamed := f.unnamed(host); unnamed != "" {
+		return fmt.Sprintf("Named: while %s lies (%s), %s\n%s%s", host, lie.Mode, why, unnamed, f.statusText())
+	}
+	f.exec.people.patchNode(admin, host, annotate(v1alpha1.AnnotationDetached, `{"by": "ada", "force": true}`))
+	defer f.Clean()
+	if still := f.Arrive(within, host); still != "" {
+		return fmt.Sprintf("Others: while %s lies (%s) and is taken out, %s%s", host, lie.Mode, still, f.statusText())
+	}
+	return ""
+}
+
+// status is what `lockkeeper status` shows.
+func (f *Fleet) status() (report.Report, error) {
+	s := cluster.Source{
+		Client: f.Admin, Namespace: v1alpha1.DefaultLeaseNamespace, LeaseName: v1alpha1.DefaultLeaseName,
+		WatchPolicies: func(notify func()) cluster.PolicyView { return kube.WatchPolicies(f.Admin, policy.Compile, notify) },
+	}
+	return s.Read(f.ctx)
+}
+
+// statusText is what it prints.
+func (f *Fleet) statusText() string {
+	status, err := f.status()
+	var text strings.Builder
+	if err == nil {
+		_, err = report.Form{All: true}.Print(&text, &status)
+	}
+	f.must(err)
+	return "; status says:\n" + text.String()
+}
+
+// unnamed says what `lockkeeper status` does not say of a host that holds up the others, or "".
+func (f *Fleet) unnamed(host string) string {
+	status, err := f.status()
+	if err != nil {
+		return fmt.Sprintf("status cannot be read: %v", err)
+	}
+	n := status.Find(host)
+	var lines []string
+	failed := n != nil && n.Last != nil && n.Last.Result == v1alpha1.ResultFailed // status names it under HALTED
+	if n == nil || !failed && (n.Status != report.Held || n.Held == v1alpha1.ReasonNone) {
+		lines = append(lines, host+" is not held")
+	}
+	for _, name := range f.Hosts() {
+		if n := status.Find(name); n != nil && name != host && f.machine(name).unfinished() != "" && n.Held == v1alpha1.ReasonNone {
+			lines = append(lines, name+" has not arrived and is not held")
+		}
+	}
+	return strings.Join(lines, ", ")
+}
