@@ -159,6 +159,9 @@ func (u *Units) begin(s *state) {
 	s.active, s.sub = "activating", "start"
 	s.run = &Run{Unit: s.name, Invocation: fmt.Sprintf("%x", s.invocation), BootID: u.boot.id, Began: time.Now()}
 	u.runs = append(u.runs, s.run)
+	if run := *s.run; d.Began != nil {
+		u.later = append(u.later, func() { d.Began(run) })
+	}
 	switch oneshot := d.kind() == "oneshot"; {
 	case !d.Hangs:
 		u.after(s, d.StartTakes, func() { u.started(s, d, cmp.Or(d.Result, "success")) })

@@ -46,8 +46,9 @@ type Unit struct {
 	Hangs bool
 	// Unmet: the unit's conditions do not hold, so a start skips it.
 	Unmet bool
-	// Ended, if set, is called when a run's start is over, or was cut off. It must not block.
-	Ended func(Run)
+	// Began and Ended, if set, are called when a service's run begins, and when its start is over or was cut off. They must not
+	// block.
+	Began, Ended func(Run)
 }
 
 // Run is one run of a service: from its start until it is inactive, or active.

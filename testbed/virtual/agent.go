@@ -200,7 +200,7 @@ func (a *agentRun) transport(identity string, _ http.RoundTripper) http.RoundTri
 		l.Sever()
 	}
 	a.links = append(a.links, l)
-	return l
+	return evictions{a, l}
 }
 
 // lines passes the lines of a process's log on, until it is killed.

@@ -39,6 +39,8 @@ type Options struct {
 	Workloads int
 	// Policy changes the defaults of the only policy; nil leaves them.
 	Policy func(*v1alpha1.DisruptionPolicySpec)
+	// Hooks are how long the hook unit of each stage takes on each host; a stage that is not in it has no unit.
+	Hooks map[v1alpha1.State]time.Duration
 	// Config is added to each host's lockkeeper.toml.
 	Config string
 	// Lag is the longest delay that the run's own faults may cause; see [referee.Options].
@@ -81,6 +83,7 @@ type Fleet struct {
 	mu       sync.Mutex
 	pods     int // that the controllers have created
 	problems []string
+	evicted  map[string]accepted // the evictions of which a host knows that they were accepted, by the pod's UID
 }
 
 const (
@@ -92,7 +95,7 @@ const (
 // and closed there.
 func New(dir string, o Options) *Fleet {
 	o.Candidates = cmp.Or(o.Candidates, o.Hosts)
-	f := &Fleet{Server: apiserver.New(), opts: o, dir: dir, began: time.Now(), kick: make(chan struct{}, 1)}
+	f := &Fleet{Server: apiserver.New(), opts: o, dir: dir, began: time.Now(), kick: make(chan struct{}, 1), evicted: map[string]accepted{}}
 	f.ctx, f.end = context.WithCancel(context.Background())
 	f.trace = newTrace()
 	f.exec = newExecutor(o.Plan, f.trace)
@@ -226,6 +229,12 @@ func (f *Fleet) createPolicy() {
 // rewind sets the store back, and the judge with it.
 func (f *Fleet) rewind(s *apiserver.Snapshot) {
 	f.Server.Restore(s)
+	f.mu.Lock()
+	clear(f.evicted) // those pods may be back
+	f.mu.Unlock()
+	for _, m := range f.hosts {
+		m.forgetHooks()
+	}
 	f.Judge.Rewind(time.Now(), func() {
 		var rev int64 // of no write
 		now := time.Now()
@@ -252,6 +261,9 @@ func (f *Fleet) wrote(w apiserver.Write) {
 			defer f.Judge.Withdraw()
 		}
 		f.Judge.Node(w.Revision, w.Time, w.Name, obj)
+		if m := f.machine(w.Name); m != nil {
+			m.judgeHooks(obj)
+		}
 	case "disruptionpolicies":
 		if w.Object != nil {
 			f.Judge.SetBudget(w.Time, f.budget(w.Object))

@@ -29,6 +29,7 @@ type Machine struct {
 	runs     int         // agents that were started so far
 	kubelet  *kubelet
 	expected string // the version that the host has to arrive at
+	hooks    hooks
 }
 
 const (
@@ -52,6 +53,7 @@ users: [{name: u, user: {token: %s}}]
 contexts: [{name: c, context: {cluster: c, user: u}}]
 current-context: c
 `
+	m.defineHooks()
 	f.must(writeFile(m.root, "etc/kubernetes/kubelet.conf", fmt.Sprintf(kubeconfig, "host")))
 	if m.candidate {
 		f.must(writeFile(m.root, "etc/lockkeeper/coordinator.kubeconfig", fmt.Sprintf(kubeconfig, "coordinator")))

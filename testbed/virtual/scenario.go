@@ -47,6 +47,14 @@ func scenario(seed uint64) Options {
 		s.Drain.Timeout = minutes(10)
 		s.Timeouts.HostHooks, s.Timeouts.Rebooting, s.Timeouts.Applying = minutes(5), minutes(10), minutes(5)
 	}
+	if r.IntN(2) == 0 {
+		o.Hooks = map[v1alpha1.State]time.Duration{}
+		for _, stage := range hookStages {
+			if r.IntN(4) > 0 {
+				o.Hooks[stage] = time.Duration(1+r.IntN(60)) * time.Second
+			}
+		}
+	}
 	return o
 }
 

@@ -1,0 +1,196 @@
+package virtual
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/client-go/kubernetes/scheme"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/turn"
+	"lockkeeper.dev/lockkeeper/testbed/memhost"
+)
+
+// hookStages are the states whose hook units a host runs; see docs/hook-units.md.
+var hookStages = []v1alpha1.State{v1alpha1.StateBeforeDrain, v1alpha1.StateBeforeReboot, v1alpha1.StateBeforeUncordon}
+
+// hooks is what a host's hook units have done. The machine's mutex guards it.
+type hooks struct {
+	state   v1alpha1.State // of the Node
+	undo    string         // what a unit did that before-uncordon has not undone; "" if nothing
+	undoing bool           // the unit of before-uncordon runs, and began after that
+	running map[v1alpha1.State]hookRun
+	done    map[hookRun]bool
+}
+
+// hookRun is what the unit of a stage may succeed in only once. Another process, and one that has lost the bus, runs it again.
+type hookRun struct {
+	stage      v1alpha1.State
+	turn, boot string
+	process    int
+	bus        any
+}
+
+func hookUnit(stage v1alpha1.State) string { return "hook-" + string(stage) + ".service" }
+
+// defineHooks defines the host's hook units and their targets.
+func (m *Machine) defineHooks() {
+	m.hooks.running, m.hooks.done = map[v1alpha1.State]hookRun{}, map[hookRun]bool{}
+	for stage, takes := range m.f.opts.Hooks {
+		m.mem.Units().Set("lockkeeper-"+string(stage)+".target", memhost.Unit{Wants: []string{hookUnit(stage)}})
+		m.mem.Units().Set(hookUnit(stage), memhost.Unit{
+			StartTakes: takes, StopTakes: time.Second,
+			Began: func(r memhost.Run) { m.hookBegan(stage, r) }, Ended: func(r memhost.Run) { m.hookEnded(stage, r) },
+		})
+	}
+}
+
+// hookBegan takes the start of a hook unit.
+func (m *Machine) hookBegan(stage v1alpha1.State, r memhost.Run) {
+	run := hookRun{stage: stage, boot: r.BootID, bus: m.mem.Bus()}
+	if obj := m.f.Node(m.name); obj != nil {
+		run.turn = turn.FromNode(obj).Turn
+	}
+	m.f.logf("%s runs %s in turn %q", m.name, r.Unit, run.turn)
+	m.mu.Lock()
+	run.process = m.runs
+	again := m.hooks.done[run]
+	m.hooks.running[stage] = run
+	if stage == v1alpha1.StateBeforeUncordon {
+		m.hooks.undoing = true
+	} else {
+		m.hooks.undo, m.hooks.undoing = fmt.Sprintf("%s ran in turn %s", r.Unit, run.turn), false
+	}
+	m.mu.Unlock()
+	if again {
+		m.f.problem("Hooks: %s ran %s again in the same turn, boot and process, although it succeeded", m.name, r.Unit)
+	}
+	m.f.exec.start(func() { m.f.exec.Happened(m.f.ctx, m.name, "hook,"+string(stage)) })
+}
+
+// hookEnded takes the end of a hook unit.
+func (m *Machine) hookEnded(stage v1alpha1.State, r memhost.Run) {
+	m.f.logf("%s: the end of %s: %s", m.name, r.Unit, r.Result)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	run := m.hooks.running[stage]
+	delete(m.hooks.running, stage)
+	if r.Result != "success" {
+		return
+	}
+	m.hooks.done[run] = true
+	if stage == v1alpha1.StateBeforeUncordon && m.hooks.undoing {
+		m.hooks.undo = ""
+	}
+}
+
+// hooksLeft says what hook units have done, or do, that has to be undone before the node is idle; "" for nothing.
+func (m *Machine) hooksLeft() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.hooksLeftLocked()
+}
+
+func (m *Machine) hooksLeftLocked() string {
+	for _, stage := range hookStages {
+		if _, runs := m.hooks.running[stage]; runs {
+			return hookUnit(stage) + " still runs"
+		}
+	}
+	if _, undoes := m.f.opts.Hooks[v1alpha1.StateBeforeUncordon]; undoes && m.hooks.undo != "" {
+		return m.hooks.undo + ", and before-uncordon has not undone that"
+	}
+	return ""
+}
+
+// forgetHooks forgets what is to be undone: the turn is gone in a way that no host can follow.
+func (m *Machine) forgetHooks() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.hooks.undo = ""
+	clear(m.hooks.running)
+}
+
+// judgeHooks checks, when a host's turn is over, that before-uncordon has undone what its other hooks did. A nil obj means that the Node
+// was deleted. A turn that an admin ended by force, or with the Node, is not undone.
+func (m *Machine) judgeHooks(obj *corev1.Node) {
+	if obj == nil {
+		m.forgetHooks()
+		return
+	}
+	n := turn.FromNode(obj)
+	if n.State == v1alpha1.StateAbsent || n.Detached != nil && n.Detached.Force {
+		m.forgetHooks()
+	}
+	m.mu.Lock()
+	ended := n.State == v1alpha1.StateIdle && m.hooks.state != n.State
+	m.hooks.state = n.State
+	left := m.hooksLeftLocked()
+	m.mu.Unlock()
+	if ended && left != "" {
+		m.f.problem("Hooks: %s is idle again, and %s", m.name, left)
+	}
+}
+
+// evictions is a process's way to the API server. It checks that no pod is evicted again after the host was told that its eviction was
+// accepted. Only the process that was told may, after a while: its watch may be too slow to show that the pod is terminating.
+type evictions struct {
+	a    *agentRun
+	next http.RoundTripper
+}
+
+// accepted is the end of an eviction.
+type accepted struct {
+	by *agentRun
+	at time.Time
+}
+
+// evictsAgain is how long the drain waits for an evicted pod to terminate before it evicts it again.
+const evictsAgain = 30 * time.Second
+
+// RoundTrip implements [http.RoundTripper].
+func (e evictions) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Method != http.MethodPost || !strings.HasSuffix(r.URL.Path, "/eviction") || r.Body == nil {
+		return e.next.RoundTrip(r)
+	}
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return nil, err
+	}
+	r = r.Clone(r.Context())
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	uid := evictedUID(body)
+	f := e.a.m.f
+	if uid == "" {
+		f.problem("Evict: an eviction names no UID: %s", r.URL.Path)
+	}
+	f.mu.Lock()
+	first, again := f.evicted[uid]
+	f.mu.Unlock()
+	if ago := time.Since(first.at); again && !e.a.killed() && (first.by != e.a || ago < evictsAgain) {
+		f.problem("Evict: %s sends %s, which was accepted %v ago", e.a.root, r.URL.Path, ago)
+	}
+	resp, err := e.next.RoundTrip(r)
+	if err == nil && resp.StatusCode == http.StatusCreated {
+		f.mu.Lock()
+		f.evicted[uid] = accepted{e.a, time.Now()}
+		f.mu.Unlock()
+	}
+	return resp, err
+}
+
+// evictedUID returns the UID that an eviction names, or "".
+func evictedUID(body []byte) string {
+	obj, _, err := scheme.Codecs.UniversalDeserializer().Decode(body, nil, nil)
+	v, is := obj.(*policyv1.Eviction)
+	if err != nil || !is || v.DeleteOptions == nil || v.DeleteOptions.Preconditions == nil || v.DeleteOptions.Preconditions.UID == nil {
+		return ""
+	}
+	return string(*v.DeleteOptions.Preconditions.UID)
+}

@@ -1,0 +1,99 @@
+package virtual
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/testbed/memhost"
+)
+
+// TestHookUnits checks that a host runs its hook units in a turn, that a fault can happen while one runs, and that they run again after it.
+func TestHookUnits(t *testing.T) {
+	o := Options{Hosts: 2, Hooks: map[v1alpha1.State]time.Duration{}, Plan: Plan{Length: time.Hour, Faults: []Fault{
+		{At: Trigger{Process: "n1", Class: "hook,before-reboot", N: 1}, Kind: kindCrash, For: time.Minute},
+	}}}
+	for _, stage := range hookStages {
+		o.Hooks[stage] = 20 * time.Second
+	}
+	inBubble(t, o, func(t *testing.T, f *Fleet) {
+		calm := f.Start()
+		f.Stage("n1", "2.0.0")
+		<-calm
+		if why := f.Arrive(time.Hour); why != "" {
+			t.Error(why)
+		}
+		var ran []string
+		for _, r := range f.Host(0).Services().Units().Runs() {
+			ran = append(ran, strings.TrimSuffix(r.Unit, ".service")+" "+r.Result)
+		}
+		// The crash was the reboot that the turn needed.
+		want := []string{"hook-before-drain success", "hook-before-reboot power-loss", "hook-before-uncordon success"}
+		if !slices.Equal(ran, want) || f.exec.Fired()[kindCrash] != 1 {
+			t.Errorf("the units ran %q, expected %q; faults: %v", ran, want, f.exec.Fired())
+		}
+	})
+}
+
+// TestHookViolations checks that each rule about hook units and evictions has a run that breaks it.
+func TestHookViolations(t *testing.T) {
+	idle := func(f *Fleet) *corev1.Node {
+		obj := f.Node("n1").DeepCopy()
+		obj.Labels[v1alpha1.LabelState] = string(v1alpha1.StateIdle)
+		return obj
+	}
+	for name, x := range map[string]struct {
+		do   func(f *Fleet, m *Machine)
+		want string
+	}{
+		"not undone": {func(f *Fleet, m *Machine) {
+			m.hookBegan(v1alpha1.StateBeforeDrain, memhost.Run{Unit: "u"})
+			m.hookEnded(v1alpha1.StateBeforeDrain, memhost.Run{Unit: "u", Result: "success"})
+			m.hooks.state = v1alpha1.StateUncordoning
+			m.judgeHooks(idle(f))
+		}, "before-uncordon has not undone"},
+		"still runs": {func(f *Fleet, m *Machine) {
+			m.hookBegan(v1alpha1.StateBeforeUncordon, memhost.Run{Unit: "u"})
+			m.hooks.state = v1alpha1.StateUncordoning
+			m.judgeHooks(idle(f))
+		}, "still runs"},
+		"twice": {func(_ *Fleet, m *Machine) {
+			for range 2 {
+				m.hookBegan(v1alpha1.StateBeforeReboot, memhost.Run{Unit: "u"})
+				m.hookEnded(v1alpha1.StateBeforeReboot, memhost.Run{Unit: "u", Result: "success"})
+			}
+		}, "ran u again"},
+		"evicted again": {func(f *Fleet, m *Machine) {
+			f.createPod("w", "n1")
+			uid := f.Server.List("pods")[0].(*corev1.Pod).UID
+			for range 2 {
+				f.mu.Lock()
+				f.evicted[string(uid)] = accepted{&agentRun{}, time.Now()}
+				f.mu.Unlock()
+			}
+			r, _ := http.NewRequest(http.MethodPost, "https://api.invalid/api/v1/namespaces/default/pods/w-1/eviction", strings.NewReader(
+				`{"apiVersion":"policy/v1","kind":"Eviction","metadata":{"name":"w-1"},"deleteOptions":{"preconditions":{"uid":"`+string(uid)+`"}}}`))
+			if resp, err := (evictions{m.agents[0], f.Server.Client("x")}).RoundTrip(r); err == nil {
+				resp.Body.Close()
+			}
+		}, "was accepted"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := New(memoryDir(t), Options{Hosts: 1, Hooks: map[v1alpha1.State]time.Duration{v1alpha1.StateBeforeUncordon: time.Second}})
+				defer f.Close()
+				time.Sleep(time.Minute)
+				x.do(f, f.Host(0))
+				if why := f.Verdict(); !strings.Contains(why, x.want) {
+					t.Errorf("%q, expected %q", why, x.want)
+				}
+			})
+		})
+	}
+}
