@@ -59,7 +59,7 @@ type Options struct {
 	WithoutEngine bool
 
 	// Event, if set, is called with each event of the host, from several goroutines. logind waits for the end of the call before
-	// it answers and before the shutdown begins. Event may call the host's methods, except Boot and RestartBus.
+	// it answers and before the shutdown begins. Event may call the host's methods, except Boot, StopBus and StartBus.
 	Event func(referee.HostEvent)
 	// Stopping, if set, is called when systemd begins to stop the services of a host that shuts down. The owner then asks
 	// lockkeeper to exit.
@@ -106,9 +106,14 @@ type boot struct {
 	over  context.Context
 	end   context.CancelFunc
 
+	without *services // those that ran when the bus went down; nil while it is up; power guards it
+
 	mu  sync.Mutex
-	bus *membus.Bus // RestartBus replaces it
+	bus *membus.Bus // StartBus replaces it
 }
+
+// services are those that may be missing on a bus.
+type services struct{ engine, logind bool }
 
 func (b *boot) theBus() *membus.Bus {
 	b.mu.Lock()
@@ -271,32 +276,45 @@ func (h *Host) goDown(b *boot) {
 	}
 }
 
-// RestartBus has the bus's daemon crash, and starts it again after a while. The services that ran return with it. The engine
-// has then forgotten the version of a pending update, as after any restart. Inhibitors and the states of units stay.
-func (h *Host) RestartBus(down time.Duration) error {
+// StopBus has the bus's daemon crash, and with it the services lose their names. Inhibitors and the states of units stay. It does nothing
+// if the bus is down already.
+func (h *Host) StopBus() error {
 	h.power.lock()
 	defer h.power.unlock()
 	b := h.current()
-	if b == nil {
-		return fmt.Errorf("restarting the bus of %s: %w", h.o.Name, ErrDown)
+	switch {
+	case b == nil:
+		return fmt.Errorf("stopping the bus of %s: %w", h.o.Name, ErrDown)
+	case b.without != nil:
+		return nil
 	}
 	_, withEngine := h.engine.Status()
-	withLogind := h.logind.runs()
+	b.without = &services{engine: withEngine, logind: h.logind.runs()}
 	b.theBus().Close()
 	h.engine.Stop()
 	h.logind.stop()
 	h.units.stop()
-	timer := time.NewTimer(down)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-b.over.Done():
-		return fmt.Errorf("restarting the bus of %s: %w", h.o.Name, ErrDown)
+	return nil
+}
+
+// StartBus starts the bus again after [Host.StopBus], and the services that ran then. The engine has forgotten the version of a pending
+// update, as after any restart. It does nothing if the bus runs.
+func (h *Host) StartBus() error {
+	h.power.lock()
+	defer h.power.unlock()
+	b := h.current()
+	switch {
+	case b == nil:
+		return fmt.Errorf("starting the bus of %s: %w", h.o.Name, ErrDown)
+	case b.without == nil:
+		return nil
 	}
+	ran := b.without
+	b.without = nil
 	b.mu.Lock()
 	b.bus = h.newBus()
 	b.mu.Unlock()
-	return h.start(b, withEngine, withLogind)
+	return h.start(b, ran.engine, ran.logind)
 }
 
 // Dial connects to the bus of the present boot, for systemd.Bus.Dial.

@@ -31,7 +31,8 @@ type agentRun struct {
 	mu    sync.Mutex
 	dead  bool
 	conns []net.Conn
-	links []*Transport
+	links []*Transport // to the API server, and bus
+	bus   *Transport   // carries no requests; the connections to the bus are frozen and severed with it
 }
 
 // startAgent starts lockkeeper, unless it runs.
@@ -86,6 +87,8 @@ func (m *Machine) startLocked() {
 	}
 	m.runs++
 	a := &agentRun{m: m, root: filepath.Join(m.f.dir, fmt.Sprintf("%s.%d", m.name, m.runs)), done: make(chan struct{})}
+	a.bus = m.f.exec.Transport(m.name, roleHost, nil)
+	a.links = []*Transport{a.bus}
 	m.f.must(os.Symlink(m.root, a.root))
 	for _, dir := range []string{local.Dir, node.StateDir} { // the unit's RuntimeDirectory= and StateDirectory=
 		m.f.must(os.MkdirAll(filepath.Join(a.root, dir), 0o755))
@@ -181,10 +184,59 @@ func (a *agentRun) dial(ctx context.Context) (net.Conn, error) {
 		return nil, fmt.Errorf("dial: %w", os.ErrNotExist)
 	}
 	conn, err := bus.Dial(ctx)
-	if err == nil {
-		a.conns = append(a.conns, conn)
+	if err != nil {
+		return nil, err
 	}
-	return conn, err
+	a.conns = append(a.conns, conn)
+	return &busConn{Conn: conn, process: a.bus}, nil
+}
+
+// busConn is a connection of a process to its host's bus. While the process is frozen, nothing goes out and nothing comes in.
+type busConn struct {
+	net.Conn
+	process *Transport
+
+	mu   sync.Mutex
+	held [][]byte // what waits to go out
+}
+
+// Read reads.
+func (c *busConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if frozen := c.process.thawed(); frozen != nil {
+		return 0, frozen
+	}
+	return n, err
+}
+
+// Write writes, and never waits: its caller holds mutexes, and the clock of a bubble stops while one is waited for.
+func (c *busConn) Write(p []byte) (int, error) {
+	c.process.mu.Lock()
+	frozen := c.process.frozen != nil
+	c.process.mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !frozen && len(c.held) == 0 {
+		return c.Conn.Write(p)
+	}
+	c.held = append(c.held, bytes.Clone(p))
+	if len(c.held) == 1 {
+		c.process.start(c.flush)
+	}
+	return len(p), nil
+}
+
+// flush sends what waits when the process continues.
+func (c *busConn) flush() {
+	if c.process.thawed() != nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, p := range c.held {
+		_, _ = c.Conn.Write(p) // an error shows at the next read
+	}
+	c.held = nil
 }
 
 // transport returns the way of an identity's requests to the API server.

@@ -72,7 +72,11 @@ func (f *Fleet) running(node string) bool {
 func (f *Fleet) controlNodes() {
 	for _, obj := range f.Server.List("nodes") {
 		n := obj.(*corev1.Node)
-		if f.running(n.Name) || ready(n) != corev1.ConditionTrue || time.Since(heartbeat(n)) < silentAfter {
+		limit := silentAfter
+		if f.running(n.Name) { // its kubelet may be cut off
+			limit += kubeletStatus
+		}
+		if ready(n) != corev1.ConditionTrue || time.Since(heartbeat(n)) < limit {
 			continue
 		}
 		patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []corev1.NodeCondition{condition(n, corev1.ConditionUnknown)}}})

@@ -83,6 +83,7 @@ type Fleet struct {
 	mu       sync.Mutex
 	pods     int // that the controllers have created
 	problems []string
+	rewound  time.Time           // when the store was set back last
 	evicted  map[string]accepted // the evictions of which a host knows that they were accepted, by the pod's UID
 }
 
@@ -107,7 +108,7 @@ func New(dir string, o Options) *Fleet {
 	f.attack = o.Plan.attack()
 	f.Judge.Attack(f.attack)
 	f.Server.Observe(f.wrote)
-	f.Admin = f.client(userAdmin, "kubectl")
+	f.Admin = f.client(f.Server.Client(userAdmin), "kubectl")
 	f.apply()
 	f.tasks.Go(f.runControllers)
 	f.tasks.Go(func() { f.Server.RunBudgets(f.ctx, 100*time.Millisecond) })
@@ -157,10 +158,10 @@ func (f *Fleet) logf(format string, args ...any) {
 	}
 }
 
-// client returns a client that no fault concerns.
-func (f *Fleet) client(user, manager string) *kube.Client {
+// client returns a client with that way to the API server.
+func (f *Fleet) client(way http.RoundTripper, manager string) *kube.Client {
 	cfg := &rest.Config{Host: "https://api.invalid", UserAgent: manager}
-	cfg.Wrap(func(http.RoundTripper) http.RoundTripper { return f.Server.Client(user) })
+	cfg.Wrap(func(http.RoundTripper) http.RoundTripper { return way })
 	c, err := kube.ConnectConfig(cfg, manager, "test", 1e6, 1e6)
 	if err != nil {
 		panic(err) // the configuration is a constant
@@ -231,6 +232,7 @@ func (f *Fleet) rewind(s *apiserver.Snapshot) {
 	f.Server.Restore(s)
 	f.mu.Lock()
 	clear(f.evicted) // those pods may be back
+	f.rewound = time.Now()
 	f.mu.Unlock()
 	for _, m := range f.hosts {
 		m.forgetHooks()

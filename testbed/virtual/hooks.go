@@ -176,10 +176,13 @@ func (e evictions) RoundTrip(r *http.Request) (*http.Response, error) {
 	if ago := time.Since(first.at); again && !e.a.killed() && (first.by != e.a || ago < evictsAgain) {
 		f.problem("Evict: %s sends %s, which was accepted %v ago", e.a.root, r.URL.Path, ago)
 	}
+	sent := time.Now()
 	resp, err := e.next.RoundTrip(r)
 	if err == nil && resp.StatusCode == http.StatusCreated {
 		f.mu.Lock()
-		f.evicted[uid] = accepted{e.a, time.Now()}
+		if sent.After(f.rewound) { // otherwise the pod may be back
+			f.evicted[uid] = accepted{e.a, time.Now()}
+		}
 		f.mu.Unlock()
 	}
 	return resp, err

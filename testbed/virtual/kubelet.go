@@ -16,6 +16,7 @@ import (
 const (
 	kubeletStarts   = 5 * time.Second
 	kubeletStatus   = time.Minute // between two writes of the status
+	kubeletRetries  = 5 * time.Second
 	podStops        = 5 * time.Second
 	silentAfter     = 40 * time.Second // then the node controller takes a node for dead
 	labelControlPln = "node-role.kubernetes.io/control-plane"
@@ -25,32 +26,42 @@ const (
 type kubelet struct {
 	m      *Machine
 	client *kube.Client
+	net    *Transport
 	bootID string
 	end    context.CancelFunc
 }
 
 func (f *Fleet) startKubelet(m *Machine) *kubelet {
 	k := &kubelet{m: m, bootID: m.mem.BootID()}
-	k.client = f.client("system:node:"+m.name, "kubelet")
+	user := "system:node:" + m.name
+	k.net = f.exec.Transport(m.name, roleKubelet, f.Server.Client(user))
+	k.client = f.client(k.net, "kubelet")
 	var ctx context.Context
 	ctx, k.end = context.WithCancel(f.ctx)
 	f.tasks.Go(func() { k.run(ctx) })
 	return k
 }
 
-func (k *kubelet) stop() { k.end() }
+func (k *kubelet) stop() {
+	k.net.Sever()
+	k.end()
+}
 
 func (k *kubelet) run(ctx context.Context) {
-	f := k.m.f
 	if !sleep(ctx, kubeletStarts) {
 		return
 	}
-	f.must(k.register(ctx))
-	for ctx.Err() == nil {
-		if err := k.status(ctx, corev1.ConditionTrue); err != nil && !apierrors.IsNotFound(err) {
-			f.must(err)
+	for k.register(ctx) != nil { // the network is down
+		if !sleep(ctx, kubeletRetries) {
+			return
 		}
-		if !sleep(ctx, kubeletStatus) {
+	}
+	for ctx.Err() == nil {
+		pause := kubeletStatus
+		if err := k.status(ctx, corev1.ConditionTrue); err != nil && !apierrors.IsNotFound(err) {
+			pause = kubeletRetries
+		}
+		if !sleep(ctx, pause) {
 			return
 		}
 	}
