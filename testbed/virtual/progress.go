@@ -1,6 +1,7 @@
 package virtual
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"slices"
@@ -51,6 +52,24 @@ func (m *Machine) unfinished() string {
 		return describe(m.hooksLeft())
 	case !n.Ready:
 		return describe("it is not ready")
+	}
+	return m.hostUpdateLacks(n)
+}
+
+// hostUpdateLacks says how the host's HostUpdate differs from its Node; "" if it does not.
+func (m *Machine) hostUpdateLacks(n turn.Node) string {
+	var u v1alpha1.HostUpdate
+	obj := m.f.Server.Get("hostupdates", "", m.name)
+	if obj == nil {
+		return "it has no HostUpdate"
+	}
+	text, err := json.Marshal(obj)
+	if err == nil {
+		err = json.Unmarshal(text, &u)
+	}
+	m.f.must(err)
+	if s := u.Status; s.Wants != n.Wants || s.State != v1alpha1.UpdateName(n.State) {
+		return fmt.Sprintf("its HostUpdate says state %q and wants %q, its Node %q and %q", s.State, s.Wants, n.State, n.Wants)
 	}
 	return ""
 }
