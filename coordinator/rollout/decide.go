@@ -154,9 +154,11 @@ func (d *decision) expired(n *turn.Node) bool {
 		return false
 	}
 	d.move(n, Move{To: n.State, Keep: true, Remove: remove, Expired: true})
-	if !slices.Contains(remove, v1alpha1.AnnotationDetached) {
-		d.holdReleased(n)
+	left := *n // as the write leaves it: managed=false may still hold the node
+	if slices.Contains(remove, v1alpha1.AnnotationDetached) {
+		left.Detached = nil
 	}
+	d.holdReleased(&left)
 	return true
 }
 
