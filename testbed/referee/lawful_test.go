@@ -256,6 +256,14 @@ var lawful = []struct {
 		s.write("n1", release(v1alpha1.ReasonDetached), marked(false))
 		s.wholeTurn("n2", "t2")
 	}},
+	{"a host publishes while held names the intent, and the stop keeps the coordinator from releasing its node", func(s *script) {
+		s.e.declared = []Declaration{{"", "n1", "a person edits"}}
+		s.write("n1", leave(v1alpha1.StateAbsent, ""), annotate(v1alpha1.AnnotationLast, ""))
+		s.e.declared = nil
+		s.write("n1", annotate(v1alpha1.AnnotationDetached, "why"))
+		s.write("n1", label(v1alpha1.LabelHeld, "Detached"))
+		s.write("n1", s.publishes("boot-1", v1alpha1.WantsReboot))
+	}},
 	{"the state label is lost, and the next turn removes the mark", func(s *script) {
 		s.grant("n1", "t1")
 		s.cordon("n1")

@@ -29,6 +29,7 @@ func (e *engine) released(n *node, before, after *turn.Node) {
 		case !reflect.DeepEqual(before.Info, after.Info):
 			e.breaks(Released, n.name, "released, and its information labels became %v", after.Info)
 		}
+	case before.RawHost != "": // it is not released yet: under an emergency stop, only held is written
 	case before.Held == v1alpha1.ReasonDetached || before.Held == v1alpha1.ReasonUnmanaged, reflect.DeepEqual(ours(before), v1alpha1.Keys{}):
 		was, is := ours(before), ours(after)
 		if !heldNamesIntent(&turn.Node{Keys: v1alpha1.Keys{Held: before.Held, Detached: after.Detached, Managed: after.Managed}}) {
