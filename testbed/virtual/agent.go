@@ -247,7 +247,7 @@ func (a *agentRun) transport(identity string, _ http.RoundTripper) http.RoundTri
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	l := a.m.f.exec.Transport(a.m.name, by, a.m.f.Server.Client(user))
+	l := a.m.f.exec.Transport(a.m.name, by, conditional{a.m.f, a.m.name, a.m.f.Server.Client(user)})
 	if a.dead {
 		l.Sever()
 	}
