@@ -115,6 +115,10 @@ func (s *Server) list(q *request) (*answer, error) {
 	if q.namespace != "" {
 		all = slices.DeleteFunc(slices.Clone(all), func(it *item) bool { return !strings.HasPrefix(it.name, q.namespace+"/") })
 	}
+	limit := o.Limit
+	if limit > 0 && s.page > 0 {
+		limit = min(limit, s.page)
+	}
 	meta := metav1.ListMeta{ResourceVersion: itoa(at)}
 	var page []*item
 	for i, it := range all {
@@ -122,7 +126,7 @@ func (s *Server) list(q *request) (*answer, error) {
 			continue
 		}
 		page = append(page, it)
-		if o.Limit > 0 && int64(len(page)) == o.Limit {
+		if limit > 0 && int64(len(page)) == limit {
 			if rest := int64(len(all) - i - 1); rest > 0 { // perhaps none of them is selected
 				meta.Continue = token(position{Version: "meta.k8s.io/v1", Revision: at, After: it.name})
 				if sel.labels.Empty() && sel.fields.Empty() {

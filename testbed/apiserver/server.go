@@ -21,6 +21,7 @@ type Server struct {
 	serial   int64 // the last number that was used in a UID or in a name; it never goes back
 	changes  chan struct{}
 	events   []expiry // of the Events, the oldest first
+	page     int64    // the most objects in a page; 0 is no bound
 
 	observers []func(Write)
 	intercept func(Write) error
@@ -88,6 +89,13 @@ func (s *Server) Authorize(f func(user, verb, resource, namespace, name string) 
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.authorize = f
+}
+
+// LimitPages makes every page of a list that has a limit contain at most n objects. An API server may return fewer than the limit.
+func (s *Server) LimitPages(n int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.page = n
 }
 
 // Get returns an object, nil if there is none. The caller must not modify it.

@@ -19,6 +19,8 @@ const (
 	namespace = "default"
 	replicas  = 2
 	podGrace  = int64(30)
+	// daemons is the number of a DaemonSet's pods on each Node. They are the first page of each list of its pods.
+	daemons = 2
 )
 
 // runControllers plays what makes a cluster of the API server and kubelets: deployments, the scheduler, the containers of
@@ -127,6 +129,7 @@ func (f *Fleet) controlPods() {
 			f.mustOr(f.Admin.CoreV1().Pods(p.Namespace).Delete(f.ctx, p.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}), gone)
 		}
 	}
+	f.createDaemons()
 	for i := range f.opts.Workloads {
 		for n := have[workload(i)]; n < replicas; n++ {
 			node := f.schedule(load)
@@ -166,13 +169,33 @@ func (f *Fleet) createPod(app, node string) {
 	f.pods++
 	n := f.pods
 	f.mu.Unlock()
+	_, err := f.Admin.CoreV1().Pods(namespace).Create(f.ctx, newPod(app, fmt.Sprintf("%s-%d", app, n), node, "ReplicaSet"), metav1.CreateOptions{})
+	f.must(err)
+}
+
+// createDaemons creates the pods of a DaemonSet that are missing.
+func (f *Fleet) createDaemons() {
+	for _, m := range f.hosts {
+		for i := range daemons {
+			name := fmt.Sprintf("%s-%s-%d", daemonSet, m.name, i)
+			if f.Node(m.name) != nil && f.Server.Get("pods", namespace, name) == nil {
+				_, err := f.Admin.CoreV1().Pods(namespace).Create(f.ctx, newPod(daemonSet, name, m.name, "DaemonSet"), metav1.CreateOptions{})
+				f.must(err)
+			}
+		}
+	}
+}
+
+// daemonSet comes before [workload] by name.
+const daemonSet = "agent"
+
+func newPod(app, name, node, controller string) *corev1.Pod {
 	p := &corev1.Pod{Spec: corev1.PodSpec{
 		NodeName: node, TerminationGracePeriodSeconds: new(podGrace), Containers: []corev1.Container{{Name: "c", Image: "example.com/c"}},
 	}}
-	p.Name, p.Namespace, p.Labels = fmt.Sprintf("%s-%d", app, n), namespace, map[string]string{"app": app}
-	p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: app, UID: types.UID(app), Controller: new(true)}}
-	_, err := f.Admin.CoreV1().Pods(namespace).Create(f.ctx, p, metav1.CreateOptions{})
-	f.must(err)
+	p.Name, p.Namespace, p.Labels = name, namespace, map[string]string{"app": app}
+	p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: controller, Name: app, UID: types.UID(app), Controller: new(true)}}
+	return p
 }
 
 func (f *Fleet) runPod(p *corev1.Pod) {

@@ -108,6 +108,7 @@ func New(dir string, o Options) *Fleet {
 	f.attack = o.Plan.attack()
 	f.Judge.Attack(f.attack)
 	f.Server.Observe(f.wrote)
+	f.Server.LimitPages(daemons)
 	f.Admin = f.client(f.Server.Client(userAdmin), "kubectl")
 	f.apply()
 	f.tasks.Go(f.runControllers)
