@@ -46,6 +46,9 @@ func TestBlockerSince(t *testing.T) {
 			t.Errorf("order %s, %s", got[0].Name, got[1].Name)
 		}
 	}
+	if got := b.list([]v1alpha1.Blocker{one, two, one}, start); len(got) != 2 {
+		t.Errorf("%d blockers, expected each once", len(got))
+	}
 	if b.list(nil, start.Add(time.Hour)); len(b) != 0 {
 		t.Errorf("%d blockers are remembered", len(b))
 	}

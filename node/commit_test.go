@@ -1,0 +1,349 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/effect"
+	"lockkeeper.dev/lockkeeper/node/step"
+	"lockkeeper.dev/lockkeeper/systemd"
+)
+
+// TestReadsBeforeACommit checks what a host reads before a commit, in which order, and what it knows then.
+func TestReadsBeforeACommit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, api, _ := newMemoryHost(t, v1alpha1.StateRebooting)
+		api.change() // the watch has not shown this version yet
+		must(t, h.read(t.Context(), step.ReadCommit))
+		if got, want := strings.Join(api.since(), ", "), "get n1, get lockkeeper, list cached pods, list pods"; got != want {
+			t.Errorf("read %s; want %s", got, want)
+		}
+		n := h.facts()
+		f := h.validRead(n)
+		if n.ResourceVersion != "11" || f == nil || !f.Commit || f.Lease.Holder != "e1" || f.Evictable != 1 {
+			t.Errorf("version %s of the Node, %+v", n.ResourceVersion, f)
+		}
+		// Another write to the Node ends that.
+		n.ResourceVersion = "12"
+		if f := h.validRead(n); f == nil || f.Commit {
+			t.Errorf("after a change of the Node: %+v", f)
+		}
+		// The pods are listed again for other reboot managers if the last list is older than a minute.
+		time.Sleep(commitPodsAge - time.Second)
+		must(t, h.read(t.Context(), step.ReadCommit))
+		if n := api.count("list cached pods"); n != 0 {
+			t.Errorf("%d lists of the pods within a minute", n)
+		}
+		time.Sleep(time.Second)
+		must(t, h.read(t.Context(), step.ReadCommit))
+		if n := api.count("list cached pods"); n != 1 {
+			t.Errorf("%d lists of the pods after a minute, want one", n)
+		}
+	})
+}
+
+// TestUnreadableSourceAtACommit checks that no commit follows if a source cannot be read, and that a turn that only gives
+// the node back does not wait for that.
+func TestUnreadableSourceAtACommit(t *testing.T) {
+	for state, waits := range map[v1alpha1.State]bool{v1alpha1.StateRebooting: true, v1alpha1.StateBeforeUncordon: false} {
+		synctest.Test(t, func(t *testing.T) {
+			h, _, units := newMemoryHost(t, state)
+			units.fails = errors.New("systemd does not answer")
+			err := h.read(t.Context(), step.ReadCommit)
+			if waits != (err != nil) || waits != (h.validRead(h.facts()) == nil) {
+				t.Errorf("%s: %v, %+v", state, err, h.fresh)
+			}
+		})
+	}
+}
+
+// TestAgeOfARead checks that the age of a read counts from its first request, and that reads that last too long count for
+// nothing.
+func TestAgeOfARead(t *testing.T) {
+	for what, requests := range map[step.Read]int{step.ReadCommit: 4, step.ReadLease: 1} {
+		synctest.Test(t, func(t *testing.T) {
+			h, api, _ := newMemoryHost(t, v1alpha1.StateRebooting)
+			api.delay = 8 * time.Second / time.Duration(requests)
+			began := time.Now()
+			must(t, h.read(t.Context(), what))
+			time.Sleep(time.Until(began.Add(maxReadAge)) - 1)
+			if !h.fresh.valid() || !h.fresh.until().Equal(began.Add(maxReadAge)) {
+				t.Errorf("%d requests: invalid before 10 s are over", requests)
+			}
+			if time.Sleep(1); h.fresh.valid() || h.validRead(h.facts()) != nil {
+				t.Errorf("%d requests: still valid after 10 s", requests)
+			}
+		})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		h, api, _ := newMemoryHost(t, v1alpha1.StateRebooting)
+		api.delay = 4 * time.Second
+		began := time.Now()
+		if err := h.read(t.Context(), step.ReadCommit); err == nil || time.Since(began) > maxReadAge || h.fresh != nil {
+			t.Errorf("reads of 16 s ended after %v: %v, %+v", time.Since(began), err, h.fresh)
+		}
+	})
+}
+
+// TestReadsAreCheckedLast checks that a read counts only if it is still valid after everything else was asked.
+func TestReadsAreCheckedLast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, api, _ := newMemoryHost(t, v1alpha1.StateIdle)
+		h.Patience = time.Second
+		h.observe(t.Context())
+		time.Sleep(time.Second)
+		h.fresh = &freshRead{began: time.Now().Add(-8 * time.Second)}
+		api.since()
+		api.delay = 4 * time.Second
+		if o := h.observe(t.Context()); o.Fresh != nil || api.count("get lockkeeper") != 1 {
+			t.Errorf("a read of 12 s counts: %+v, after %v", o.Fresh, api.requests)
+		}
+	})
+}
+
+// TestCommitByAnExpiredRead checks that a host whose process was stopped before its commit sends none, and starts nothing.
+func TestCommitByAnExpiredRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, api, units := newMemoryHost(t, v1alpha1.StateBeforeReboot)
+		must(t, h.read(t.Context(), step.ReadCommit))
+		api.since()
+		time.Sleep(maxReadAge)
+		n := h.facts()
+		ack := v1alpha1.Ack{Turn: "t1", BootID: bootID, State: n.State, Report: v1alpha1.ReportCommitted}
+		must(t, h.write(t.Context(), n, &step.Write{Ack: ack}))
+		o := step.Observation{Node: *n}
+		for _, do := range []step.Effect{step.DoHooks, step.DoReboot, step.DoApply} {
+			must(t, h.do(t.Context(), &o, do))
+		}
+		if got := api.since(); len(got) != 0 || !units.by.IsZero() || h.hooks.Work(effect.StageOf(n), "").Running {
+			t.Errorf("it sent %q, and asked for hook units until %v", got, units.by)
+		}
+	})
+}
+
+// TestHooksStartByTheRead checks that hook units are asked for at most 10 s after the first read, and that the host stops
+// them when it does anything else.
+func TestHooksStartByTheRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, _, units := newMemoryHost(t, v1alpha1.StateBeforeReboot)
+		began := time.Now()
+		must(t, h.read(t.Context(), step.ReadCommit))
+		time.Sleep(6 * time.Second)
+		o := step.Observation{Node: *h.facts()}
+		must(t, h.do(t.Context(), &o, step.DoHooks))
+		synctest.Wait()
+		if !units.by.Equal(began.Add(maxReadAge)) {
+			t.Errorf("they are asked for until %v after the first read", units.by.Sub(began))
+		}
+		h.stopOthers(t.Context(), step.DoHooks)
+		if synctest.Wait(); units.stopped {
+			t.Error("they are stopped although they are the effect of the decision")
+		}
+		h.stopOthers(t.Context(), step.DoNothing)
+		if h.hooks.Wait(); !units.stopped {
+			t.Error("they are not stopped")
+		}
+	})
+}
+
+// TestWriteWithoutAnOutcome checks what a host knows after a write: nothing that it read before counts after an unknown
+// outcome, a conflict or a refusal, and its drain stops when it cannot see an emergency stop.
+func TestWriteWithoutAnOutcome(t *testing.T) {
+	for name, c := range map[string]struct {
+		set    func(api *memoryAPI)
+		keeps  bool // the read
+		drains bool
+		fails  bool
+	}{
+		"written":  {func(*memoryAPI) {}, true, true, false},
+		"unknown":  {func(api *memoryAPI) { api.fails["patch n1"] = 0 }, false, false, true},
+		"conflict": {func(api *memoryAPI) { api.change() }, false, true, false},
+		"refused":  {func(api *memoryAPI) { api.fails["patch n1"] = 422 }, false, true, true},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			h, api, _ := newMemoryHost(t, v1alpha1.StateDraining)
+			must(t, h.read(t.Context(), step.ReadCommit))
+			evicts(t, h)
+			c.set(api)
+			ack := v1alpha1.Ack{Turn: "t1", BootID: bootID, State: v1alpha1.StateDraining, Report: v1alpha1.ReportCommitted}
+			err := h.write(t.Context(), h.facts(), &step.Write{Ack: ack, Annotations: map[string]*string{v1alpha1.AnnotationAck: new(ack.String())}})
+			if keeps := h.validRead(h.facts()) != nil; keeps != c.keeps || evicting(h) != c.drains || c.fails != (err != nil) {
+				t.Errorf("%s: %v; the read is valid: %t, the drain runs: %t", name, err, keeps, evicting(h))
+			}
+			if h.facts().ResourceVersion != api.node.ResourceVersion && err == nil {
+				t.Errorf("%s: the host knows version %s of its Node, %s is the present one", name, h.facts().ResourceVersion, api.node.ResourceVersion)
+			}
+		})
+	}
+}
+
+// TestRebootThatIsNotAnswered checks that the host reads again before it asks logind for a reboot a second time.
+func TestRebootThatIsNotAnswered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, _, _ := newMemoryHost(t, v1alpha1.StateRebooting)
+		h.reboot = effect.NewReboot(silentLogind{}, h.shutdown, bootID, h.log, h.wake)
+		must(t, h.read(t.Context(), step.ReadCommit))
+		o := step.Observation{Node: *h.facts()}
+		if err := h.do(t.Context(), &o, step.DoReboot); err == nil || h.fresh.valid() {
+			t.Errorf("%v; the reads before the call are valid: %t", err, h.fresh.valid())
+		}
+	})
+}
+
+// TestDrainStopsBeforeARefusal checks that no pod is evicted any more when the host reports that it refuses.
+func TestDrainStopsBeforeARefusal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, api, _ := newMemoryHost(t, v1alpha1.StateDraining)
+		evicts(t, h)
+		api.node.Spec.Unschedulable = false // a user uncordoned it
+		api.change()
+		must(t, h.view.Load(t.Context()))
+		ran := true
+		api.called = func(request string) {
+			if request == "patch n1" {
+				ran = evicting(h)
+			}
+		}
+		_, err := h.round(t.Context())
+		if must(t, err); ran || !h.facts().HasReport(v1alpha1.ReportRefused) {
+			t.Errorf("the drain ran during the refusal: %t; the ack is %+v", ran, h.facts().Ack)
+		}
+	})
+}
+
+// TestDrainNeedsTheLease checks that a drain ends when the Lease cannot be read, because the host cannot see an emergency
+// stop then.
+func TestDrainNeedsTheLease(t *testing.T) {
+	for code, drains := range map[int]bool{500: false, 200: true} {
+		synctest.Test(t, func(t *testing.T) {
+			h, api, _ := newMemoryHost(t, v1alpha1.StateDraining)
+			evicts(t, h)
+			if code != 200 {
+				api.fails["get lockkeeper"] = code
+			}
+			_, err := h.round(t.Context())
+			if api.count("get lockkeeper") != 1 || drains != (err == nil) || evicting(h) != drains {
+				t.Errorf("%d: %v; the drain runs: %t", code, err, evicting(h))
+			}
+		})
+	}
+}
+
+// TestFailingLoop checks that a loop whose requests fail makes at most one attempt each second, however often it is woken.
+func TestFailingLoop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, api, _ := newMemoryHost(t, v1alpha1.StateDraining)
+		delete(api.node.Annotations, v1alpha1.AnnotationCordon)
+		delete(api.node.Annotations, v1alpha1.AnnotationAck)
+		api.node.Spec.Unschedulable = false
+		api.change()
+		must(t, h.view.Load(t.Context()))
+		api.fails["patch n1"] = 500
+		ctx, cancel := context.WithCancel(t.Context())
+		var looping sync.WaitGroup
+		defer looping.Wait()
+		defer cancel()
+		looping.Go(func() { _ = h.loop(ctx) })
+		for range 1000 {
+			time.Sleep(10 * time.Millisecond)
+			h.wake()
+		}
+		if n := api.count("patch n1"); n < 3 || n > 11 {
+			t.Errorf("%d attempts in 10 s", n)
+		}
+	})
+}
+
+// TestShutdownThatIsCanceled checks that a shutdown that logind cancels is not under way any more.
+func TestShutdownThatIsCanceled(t *testing.T) {
+	h, _ := newTestHost(t, v1alpha1.StateIdle)
+	for _, c := range []struct {
+		active bool
+		want   step.Shutdown
+	}{{true, step.ShutdownUnderway}, {false, step.ShutdownNone}} {
+		if h.shutdownChanged(c.active); h.shutdown.State() != c.want {
+			t.Errorf("active %t: state %v, want %v", c.active, h.shutdown.State(), c.want)
+		}
+	}
+}
+
+// TestLogindThatDoesNotAnswer checks that a host whose logind does not list inhibitors or sessions does not reboot, and
+// that what it read before does not count when the wait is over.
+func TestLogindThatDoesNotAnswer(t *testing.T) {
+	h, _, _ := newMemoryHost(t, v1alpha1.StateRebooting)
+	h.Logind.Bus = &systemd.Bus{Address: "unix:path=" + t.TempDir() + "/none"}
+	must(t, h.read(t.Context(), step.ReadCommit))
+	o := h.observe(t.Context())
+	if o.Blocked != v1alpha1.ReasonInhibited || o.Fresh == nil || o.Fresh.Commit {
+		t.Errorf("blocked by %q; fresh %+v", o.Blocked, o.Fresh)
+	}
+	if reason, _ := h.waitForSessions(t.Context(), "t1", time.Minute); reason != v1alpha1.ReasonSessions {
+		t.Errorf("sessions: %q", reason)
+	}
+}
+
+// TestLeaseByTheServersClock checks that a host whose clock is behind notices that no instance renews the Lease.
+func TestLeaseByTheServersClock(t *testing.T) {
+	for _, ahead := range []time.Duration{0, 10 * time.Minute} {
+		synctest.Test(t, func(t *testing.T) {
+			h, api, _ := newMemoryHost(t, v1alpha1.StateIdle)
+			h.Patience, api.ahead = time.Second, ahead
+			renewed := metav1.NewMicroTime(time.Now().Add(5 * time.Minute))
+			api.lease.Spec.RenewTime = &renewed
+			for range 3 {
+				h.observe(t.Context())
+				time.Sleep(20 * time.Second)
+			}
+			if o := h.observe(t.Context()); (o.NoLeader != "") != (ahead > 0) {
+				t.Errorf("%v ahead: %q, %s", ahead, o.NoLeader, o.NoLeaderDetail)
+			}
+		})
+	}
+}
+
+// TestNodeThatIsGone checks that a deleted Node leaves the host's view as soon as a write of the host shows that.
+func TestNodeThatIsGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, api, _ := newMemoryHost(t, v1alpha1.StateIdle)
+		api.gone = true
+		must(t, h.write(t.Context(), h.facts(), &step.Write{Labels: map[string]*string{v1alpha1.LabelWants: new("reboot")}}))
+		if n := h.facts(); n != nil {
+			t.Errorf("the host still sees version %s", n.ResourceVersion)
+		}
+	})
+}
+
+// TestHealthWithoutSystemd checks that a unit counts as unhealthy if systemd does not report on it.
+func TestHealthWithoutSystemd(t *testing.T) {
+	dir, err := os.MkdirTemp("", "bus") // t.TempDir can be too long for a socket's name
+	must(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	config := `<busconfig><type>system</type><listen>unix:path=` + dir + `/bus</listen><auth>EXTERNAL</auth><policy context="default">` +
+		`<allow send_destination="*"/><allow receive_sender="*"/><allow own="*"/></policy></busconfig>`
+	must(t, os.WriteFile(dir+"/conf", []byte(config), 0o600))
+	daemon := exec.CommandContext(t.Context(), "dbus-daemon", "--config-file="+dir+"/conf", "--nofork", "--nopidfile", "--nosyslog")
+	must(t, daemon.Start())
+	t.Cleanup(func() { _ = daemon.Wait() })
+	h, _ := newTestHost(t, v1alpha1.StateRebooting)
+	h.Units.Bus = &systemd.Bus{Address: "unix:path=" + dir + "/bus"}
+	until(t, "the bus", func() bool {
+		_, err := h.Units.BootIncomplete(t.Context())
+		return err == nil
+	})
+	if got := h.unhealthy(t.Context(), nil); got != "" {
+		t.Errorf("without units: %q", got)
+	}
+	if got := h.unhealthy(t.Context(), []string{"a.service"}); !strings.Contains(got, "systemd does not say whether a.service is active") {
+		t.Errorf("with a unit: %q", got)
+	}
+}
