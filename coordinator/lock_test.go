@@ -22,6 +22,7 @@ type lease struct {
 	renewed time.Time
 	getErr  error
 	putErr  error
+	slow    time.Duration // how long Update takes
 	calls   []string
 }
 
@@ -35,6 +36,7 @@ func (l *lease) Get(context.Context) (*resourcelock.LeaderElectionRecord, []byte
 
 func (l *lease) Update(_ context.Context, r resourcelock.LeaderElectionRecord) error {
 	l.calls = append(l.calls, "put "+r.HolderIdentity)
+	time.Sleep(l.slow)
 	if l.putErr == nil {
 		l.holder, l.renewed = r.HolderIdentity, r.RenewTime.Truncate(time.Microsecond) // the precision of a Lease
 	}
@@ -349,6 +351,15 @@ func TestLockIsFreshAfterARenewal(t *testing.T) {
 		l.lease.putErr = nil
 		if l.put("me_1"); !l.fresh(20 * time.Second) {
 			t.Error("not fresh after a renewal")
+		}
+		// Others may count from the time at which the API server stored the renewal.
+		l.lease.slow = 15 * time.Second
+		l.put("me_1")
+		if time.Sleep(4 * time.Second); !l.fresh(20 * time.Second) {
+			t.Error("not fresh 19 s after a renewal was sent")
+		}
+		if time.Sleep(time.Second); l.fresh(20 * time.Second) {
+			t.Error("fresh 20 s after a renewal was sent")
 		}
 	})
 }

@@ -62,6 +62,9 @@ type apiServer struct{ refused *apierrors.StatusError }
 func (a *apiServer) RoundTrip(r *http.Request) (*http.Response, error) {
 	code, answer := http.StatusOK, any(metav1.PartialObjectMetadataList{
 		TypeMeta: metav1.TypeMeta{Kind: "NodeList", APIVersion: "v1"}, ListMeta: metav1.ListMeta{ResourceVersion: "7"}})
+	if strings.HasSuffix(r.URL.Path, "/leases") {
+		answer = coordinationv1.LeaseList{TypeMeta: metav1.TypeMeta{Kind: "LeaseList", APIVersion: "coordination.k8s.io/v1"}, ListMeta: metav1.ListMeta{ResourceVersion: "7"}}
+	}
 	if strings.Contains(r.URL.Path, "disruptionpolicies") {
 		answer = v1alpha1.DisruptionPolicyList{TypeMeta: metav1.TypeMeta{Kind: "DisruptionPolicyList", APIVersion: v1alpha1.GroupVersion.String()},
 			ListMeta: metav1.ListMeta{ResourceVersion: "7"}}

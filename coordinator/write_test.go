@@ -1,0 +1,381 @@
+package coordinator
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net/http"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/coordinator/gate"
+	"lockkeeper.dev/lockkeeper/coordinator/rollout"
+	"lockkeeper.dev/lockkeeper/kube"
+	"lockkeeper.dev/lockkeeper/node/turn"
+	"lockkeeper.dev/lockkeeper/policy"
+)
+
+// nodesAPI plays the API server for Nodes, in memory. A patch only gives its Node another version.
+type nodesAPI struct {
+	ahead time.Duration // its clock
+
+	mu       sync.Mutex
+	versions map[string]int // by Node; 0: it does not exist
+	lost     map[string]int // how many answers to patches of the Node are lost; the patches land
+	refused  map[string]bool
+	patched  []string
+}
+
+func (a *nodesAPI) RoundTrip(r *http.Request) (*http.Response, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	code, answer, err := a.answer(r)
+	if err != nil {
+		return nil, err
+	}
+	body, err := json.Marshal(answer)
+	return &http.Response{StatusCode: code, Body: io.NopCloser(bytes.NewReader(body)), Request: r, Header: http.Header{
+		"Content-Type": {"application/json"}, "Date": {time.Now().Add(a.ahead).UTC().Format(http.TimeFormat)},
+	}}, err
+}
+
+func (a *nodesAPI) answer(r *http.Request) (code int, answer any, err error) {
+	status := func(s *apierrors.StatusError) (int, any, error) {
+		s.ErrStatus.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}
+		return int(s.ErrStatus.Code), s.ErrStatus, nil
+	}
+	kind, name := corev1.Resource("nodes"), path.Base(r.URL.Path)
+	if name == "nodes" {
+		return http.StatusOK, corev1.NodeList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "NodeList"}, ListMeta: metav1.ListMeta{ResourceVersion: "99"}}, nil
+	}
+	if a.versions[name] == 0 {
+		return status(apierrors.NewNotFound(kind, name))
+	}
+	if r.Method == http.MethodPatch {
+		a.patched = append(a.patched, name)
+		var patch struct{ Metadata metav1.ObjectMeta }
+		if err := json.NewDecoder(r.Body).Decode(&patch); err != nil {
+			return 0, nil, err
+		}
+		switch {
+		case a.refused[name]:
+			return status(apierrors.NewForbidden(kind, name, errors.New("no")))
+		case patch.Metadata.ResourceVersion != strconv.Itoa(a.versions[name]):
+			return status(apierrors.NewConflict(kind, name, errors.New("another version")))
+		}
+		a.versions[name]++
+		if a.lost[name]--; a.lost[name] >= 0 {
+			return 0, nil, errors.New("the connection was lost")
+		}
+	}
+	return http.StatusOK, a.node(name), nil
+}
+
+func (a *nodesAPI) node(name string) *corev1.Node {
+	return &corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{
+		Name: name, UID: "u", ResourceVersion: strconv.Itoa(a.versions[name])}}
+}
+
+// written returns the Nodes to which patches were sent, in order.
+func (a *nodesAPI) written() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Clone(a.patched)
+}
+
+func (a *nodesAPI) remove(name string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.versions[name] = 0
+}
+
+// newWriter returns a leader in a term that began now. Its view has the Nodes a, b and c, and no watch.
+func newWriter(t *testing.T) (*leader, *nodesAPI) {
+	t.Helper()
+	api := &nodesAPI{versions: map[string]int{"a": 10, "b": 20, "c": 30}, lost: map[string]int{}, refused: map[string]bool{}}
+	client, err := kube.ConnectConfig(&rest.Config{Host: "http://api", Transport: api}, "coordinator", "test", 100, 100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &candidate{Options: Options{LeaseDuration: 30 * time.Second, RenewDeadline: 20 * time.Second, RetryPeriod: 5 * time.Second}, client: client,
+		log: slog.New(slog.DiscardHandler), lease: newLeaseWatch(client, "n", "l", nil)}
+	l := &leader{candidate: c, epoch: "me_1", lock: &termLock{held: true, identity: "me_1", renewed: time.Now(), lasts: c.LeaseDuration}, events: recording(),
+		uncertain: map[string]unsettled{}, refused: map[string]refusal{}, kick: make(chan struct{}, 1), over: func(error) {}}
+	l.see(api, l.wake)
+	return l, api
+}
+
+// see gives the leader a view of all Nodes.
+func (l *leader) see(api *nodesAPI, changed func()) {
+	l.view = kube.WatchNodes(l.client, changed, nil)
+	for _, name := range slices.Sorted(maps.Keys(api.versions)) { // by version: a late answer does not bring a Node back
+		l.view.Overlay(api.node(name))
+	}
+}
+
+// nodes returns what the leader sees.
+func (l *leader) nodes() map[string]*turn.Node {
+	all := map[string]*turn.Node{}
+	for _, n := range l.view.All() {
+		all[n.Name] = new(turn.FromNode(n))
+	}
+	return all
+}
+
+// grants returns a verdict that grants a turn.
+func grants(name string) rollout.Verdict {
+	return rollout.Verdict{Node: name, Move: &rollout.Move{From: v1alpha1.StateIdle, To: v1alpha1.StateDraining, On: turn.Granted, NewTurn: true, Grant: &v1alpha1.Grant{}}}
+}
+
+// promotes returns a verdict that advances a turn.
+func promotes(name string) rollout.Verdict {
+	return rollout.Verdict{Node: name, Move: &rollout.Move{From: v1alpha1.StateDraining, To: v1alpha1.StateRebooting, On: turn.Progressed, Grant: &v1alpha1.Grant{Turn: "t1"}}}
+}
+
+// TestUnknownOutcome checks that a write whose answer is lost counts as uncertain until the leader sees what became of it,
+// and that nothing else is written to its Node and nothing is granted meanwhile.
+func TestUnknownOutcome(t *testing.T) {
+	for _, deleted := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			l, api := newWriter(t)
+			settled := true
+			l.see(api, func() { settled = settled && l.uncertainNow() == 1 })
+			api.lost["a"] = 1
+			l.carryOut(t.Context(), []rollout.Verdict{grants("a"), grants("b"), promotes("c")}, l.nodes())
+			if l.uncertainNow() != 1 || !slices.Equal(api.written(), []string{"c", "a"}) {
+				t.Errorf("%d uncertain; written to %q, expected the turn under way, and one grant", l.uncertainNow(), api.written())
+			}
+			l.carryOut(t.Context(), []rollout.Verdict{promotes("a"), grants("b"), promotes("c")}, l.nodes())
+			if !slices.Equal(api.written(), []string{"c", "a", "c"}) {
+				t.Errorf("meanwhile written to %q", api.written())
+			}
+			if deleted {
+				api.remove("a")
+			}
+			time.Sleep(2 * time.Second)
+			l.settling.Wait()
+			a := l.nodes()["a"]
+			switch {
+			case l.uncertainNow() != 0 || !settled:
+				t.Errorf("%d uncertain; the Node was seen before that: %t", l.uncertainNow(), settled)
+			case deleted && a != nil, !deleted && a.ResourceVersion != "11":
+				t.Errorf("deleted %t: the leader sees %+v", deleted, a)
+			}
+		})
+	}
+}
+
+// TestRefusedWrite checks that a leader leaves a node alone for a while after the API server has refused a write to it.
+func TestRefusedWrite(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, api := newWriter(t)
+		api.refused["a"] = true
+		again := func(want int) {
+			t.Helper()
+			if l.carryOut(t.Context(), []rollout.Verdict{promotes("a")}, l.nodes()); len(api.written()) != want {
+				t.Errorf("%d writes, want %d", len(api.written()), want)
+			}
+		}
+		again(1)
+		for _, c := range []struct {
+			after  time.Duration
+			writes int
+		}{{refusedFor - 1, 1}, {1, 2}} {
+			time.Sleep(c.after)
+			l.lock.renewed = time.Now()
+			again(c.writes)
+		}
+		if e := l.events.all(); len(e) != 1 {
+			t.Errorf("Events %q, expected one for the same message", e)
+		}
+		for i, refused := range []bool{false, true} {
+			time.Sleep(refusedFor)
+			l.lock.renewed, api.refused["a"] = time.Now(), refused
+			again(3 + i)
+		}
+		if e := l.events.all(); len(e) != 1 {
+			t.Errorf("Events %q, expected one, because a write succeeded in between", e)
+		}
+	})
+}
+
+// TestRefusedReason checks that the leader still writes why a node is held after the API server has refused a move, but not
+// after it has refused a reason.
+func TestRefusedReason(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, api := newWriter(t)
+		api.refused["a"] = true
+		held := rollout.Verdict{Node: "a", Held: v1alpha1.ReasonBudget}
+		for range 2 {
+			l.carryOut(t.Context(), []rollout.Verdict{held}, l.nodes())
+		}
+		if len(api.written()) != 1 {
+			t.Errorf("%d writes of the reason", len(api.written()))
+		}
+		time.Sleep(refusedFor)
+		l.lock.renewed = time.Now()
+		l.leaveAlone("a", refusedFor, errors.New("no"), false)
+		l.carryOut(t.Context(), []rollout.Verdict{held}, l.nodes())
+		if len(api.written()) != 2 {
+			t.Errorf("%d writes; the reason can be written although a move was refused", len(api.written()))
+		}
+	})
+}
+
+// TestTermThatWasNotRenewed checks that a leader whose Lease was not renewed in time neither decides nor writes.
+func TestTermThatWasNotRenewed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, api := newWriter(t)
+		time.Sleep(l.RenewDeadline)
+		n := l.nodes()["a"]
+		v := promotes("a")
+		l.write(t.Context(), n, patchOf(n, &v), &v)
+		if len(api.written()) != 0 {
+			t.Errorf("written to %q", api.written())
+		}
+		if next := l.round(t.Context()); next != l.RetryPeriod || !l.blind.IsZero() {
+			t.Errorf("a round that ends after %v", next)
+		}
+	})
+}
+
+// TestSnapshotOfTheLease checks what a leader takes from the Lease: it decides nothing before it sees its own term in it,
+// and it knows of an emergency stop, of the time without a leader, and of a store that went back in time.
+func TestSnapshotOfTheLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, _ := newWriter(t)
+		client, err := kube.ConnectConfig(&rest.Config{Host: "http://api", Transport: &apiServer{}}, "coordinator", "test", 100, 100)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.view, l.policies, l.gates = kube.WatchNodes(client, nil, nil), kube.WatchPolicies(client, policy.Compile, nil), gate.New(gate.Options{})
+		if err := errors.Join(l.view.Load(t.Context()), l.policies.Load(t.Context())); err != nil {
+			t.Fatal(err)
+		}
+		led := time.Now().Add(-time.Hour)
+		l.lock.lastRenewed = led
+		l.candidate.wentBack()
+		for i, holder := range []string{"other_1", "me_1"} {
+			l.candidate.lease.read(&coordinationv1.Lease{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "l", UID: "1", ResourceVersion: strconv.Itoa(5 + i), Annotations: map[string]string{v1alpha1.AnnotationStop: "fire"}},
+				Spec:       coordinationv1.LeaseSpec{HolderIdentity: &holder},
+			})
+			s, _, ok := l.snapshot()
+			if ok != (holder == "me_1") {
+				t.Errorf("the Lease is %s: decides %t", holder, ok)
+			}
+			if got := fmt.Sprintf("%t %s %t %t", s.Stopped, s.StopText, s.LedUntil.Equal(led), s.Rewound.Equal(time.Now())); ok && got != "true fire true true" {
+				t.Errorf("stopped, since when there was no leader, rewound: %s", got)
+			}
+		}
+	})
+}
+
+// TestLeaseOfAFailingWatch checks that a candidate asks the API server if its watch of the Lease does not work.
+func TestLeaseOfAFailingWatch(t *testing.T) {
+	api := &apiServer{}
+	client, err := kube.ConnectConfig(&rest.Config{Host: "http://api", Transport: api}, "coordinator", "test", 100, 100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newLeaseWatch(client, "n", "l", nil)
+	for i, want := range []bool{false, true, false} {
+		if i == 2 {
+			api.refused = apierrors.NewForbidden(coordinationv1.Resource("leases"), "", errors.New("no"))
+		}
+		if i > 0 {
+			_ = w.Load(t.Context())
+		}
+		if _, _, _, ok := w.record(); ok != want {
+			t.Errorf("list %d: the watch works: %t", i, ok)
+		}
+	}
+}
+
+// TestClocks checks that a host whose clock is off is no candidate, in either direction.
+func TestClocks(t *testing.T) {
+	for ahead, off := range map[time.Duration]bool{0: false, 20 * time.Second: false, -20 * time.Second: false, time.Minute: true, -time.Minute: true} {
+		synctest.Test(t, func(t *testing.T) {
+			l, api := newWriter(t)
+			api.ahead = ahead
+			if _, err := kube.Find(t.Context(), l.client, "a"); err != nil {
+				t.Fatal(err)
+			}
+			if err := skewed(l.client); (err != nil) != off {
+				t.Errorf("%v ahead: %v", ahead, err)
+			}
+			if err := l.newLock("me_1").may(); (err != nil) != off {
+				t.Errorf("%v ahead, taking the Lease: %v", ahead, err)
+			}
+		})
+	}
+}
+
+// TestLeaderOfATermThatEnded checks that no leader begins after its term has ended.
+func TestLeaderOfATermThatEnded(t *testing.T) {
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	var l leading
+	l.start(ended, func() { t.Error("it began after the end of its context") })
+	l.stop()
+	l.start(t.Context(), func() { t.Error("it began after stop") })
+	l.running.Wait()
+	if l.hasBegun() {
+		t.Error("it counts as begun")
+	}
+}
+
+// TestTermEndsWithItsCredential checks that a campaign ends when the kubeconfig names another server.
+func TestTermEndsWithItsCredential(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	write := func(server string) {
+		text := fmt.Sprintf(`{"apiVersion":"v1","kind":"Config","current-context":"c","contexts":[{"name":"c","context":{"cluster":"c","user":"u"}}],`+
+			`"clusters":[{"name":"c","cluster":{"server":%q}}],"users":[{"name":"u","user":{"token":"secret"}}]}`, server)
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("http://127.0.0.1:1")
+	credential := kube.New(kube.Options{Identity: v1alpha1.IdentityCoordinator, Paths: []string{file}, Renewed: file + ".renewed", QPS: 1, Burst: 1})
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer cancel()
+	changed := credential.Changed()
+	running.Go(func() { credential.Run(ctx) })
+	<-changed
+	client, err := credential.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	over := make(chan error, 1)
+	running.Go(func() { (&candidate{}).endWhenUnfit(ctx, client, func(why error) { over <- why }) })
+	write("http://127.0.0.1:2")
+	select {
+	case why := <-over:
+		if why == nil {
+			t.Error("it ended without a reason")
+		}
+	case <-time.After(time.Minute):
+		t.Error("it continues after a minute")
+	}
+}
