@@ -80,7 +80,7 @@ func TestAgeOfARead(t *testing.T) {
 			if !h.fresh.valid() || !h.fresh.until().Equal(began.Add(maxReadAge)) {
 				t.Errorf("%d requests: invalid before 10 s are over", requests)
 			}
-			if time.Sleep(1); h.fresh.valid() || h.validRead(h.facts()) != nil {
+			if time.Sleep(time.Nanosecond); h.fresh.valid() || h.validRead(h.facts()) != nil {
 				t.Errorf("%d requests: still valid after 10 s", requests)
 			}
 		})

@@ -545,6 +545,15 @@ func TestApplyRecord(t *testing.T) {
 			}
 		})
 	}
+	// Another plan in the same turn starts from its first step, and gets no more attempts for that.
+	was := record{Turn: "t1", BootID: "b1", ApplyPlan: e, Done: 1, Tries: 2, Streak: 1}
+	other := ApplyPlan{Steps: actions("Restart c.service")}
+	if next := was.begin(inApplying, "b1", other); next.Done != 0 || next.Tries != 2 || next.Streak != 1 || len(next.Steps) != 1 {
+		t.Errorf("another plan: %+v", next)
+	}
+	if next := was.begin(inApplying, "b1", e); next.Done != 1 {
+		t.Errorf("the same plan: %+v", next)
+	}
 	// Without a record, lockkeeper would restart itself indefinitely.
 	f := newFakeHost(t)
 	f.dir = filepath.Join(f.dir, "gone")

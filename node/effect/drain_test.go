@@ -3,9 +3,17 @@ package effect
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
+	"net/http"
+	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/node/step"
@@ -75,7 +83,9 @@ func (logindOf) RebootUnderway(context.Context) (bool, error) { return false, ni
 // decides again.
 func TestReboot(t *testing.T) {
 	s := Stage{"t1", v1alpha1.StateRebooting}
-	call := func(name string) error { return &systemd.CallError{Name: name} }
+	call := func(name string, message ...string) error {
+		return &systemd.CallError{Name: name, Message: strings.Join(message, "")}
+	}
 	for name, c := range map[string]struct {
 		err      error
 		by       time.Duration
@@ -89,8 +99,12 @@ func TestReboot(t *testing.T) {
 		"no bus":           {errors.New("connection refused"), time.Minute, true, false, step.ShutdownUnknown},
 		"reads too old":    {nil, -time.Nanosecond, true, false, step.ShutdownUnknown},
 		"logind not there": {systemd.ErrAbsent, time.Minute, true, false, step.ShutdownUnknown},
+		"the bus says so":  {call("org.freedesktop.DBus.Error.ServiceUnknown"), time.Minute, true, false, step.ShutdownUnknown},
+		"no reply":         {call("org.freedesktop.DBus.Error.NoReply"), time.Minute, true, false, step.ShutdownUnknown},
+		"inhibited since":  {call("org.freedesktop.DBus.Error.AccessDenied", "an active inhibitor"), time.Minute, true, false, step.ShutdownUnknown},
 	} {
 		var shutdown Shutdown
+		shutdown.Set(step.ShutdownNone)
 		r := NewReboot(logindOf{c.err}, &shutdown, "b1", slog.New(slog.DiscardHandler), func() {})
 		err := r.Call(t.Context(), s, time.Now().Add(c.by))
 		if (err != nil) != c.failed || (r.Refusal(s) != "") != c.refused || shutdown.State() != c.shutdown {
@@ -98,6 +112,93 @@ func TestReboot(t *testing.T) {
 		}
 		if r.Refusal(Stage{"t2", v1alpha1.StateRebooting}) != "" {
 			t.Errorf("%s: another turn is refused", name)
+		}
+	}
+}
+
+// TestShutdownIsRemembered checks for how long logind's answer counts. A shutdown that hangs must not silence the host
+// indefinitely, and a shutdown may begin at any time.
+func TestShutdownIsRemembered(t *testing.T) {
+	for state, lasts := range map[step.Shutdown]time.Duration{step.ShutdownNone: 10 * time.Second, step.ShutdownUnderway: 2 * time.Minute} {
+		synctest.Test(t, func(t *testing.T) {
+			var s Shutdown
+			s.Set(state)
+			if time.Sleep(lasts - 1); s.State() != state {
+				t.Errorf("%v is forgotten before %v", state, lasts)
+			}
+			if time.Sleep(time.Nanosecond); s.State() != step.ShutdownUnknown {
+				t.Errorf("%v counts after %v", state, lasts)
+			}
+		})
+	}
+}
+
+// TestOneRunAtATime checks that a run starts only after the last one has ended, also if the host has left its stage.
+func TestOneRunAtATime(t *testing.T) {
+	r := runner{wake: func() {}}
+	end := make(chan struct{})
+	first, second := Stage{"t1", v1alpha1.StateApplying}, Stage{"t2", v1alpha1.StateApplying}
+	waits := func(context.Context) error { <-end; return nil }
+	if !r.begin(t.Context(), first, "", waits) {
+		t.Fatal("the first run does not start")
+	}
+	if r.leave(second); r.begin(t.Context(), second, "", waits) {
+		t.Error("a second run starts while the first one runs")
+	}
+	close(end)
+	if r.Wait(); !r.begin(t.Context(), second, "", waits) {
+		t.Error("no run starts after the first one has ended")
+	}
+	r.Wait()
+}
+
+// slowEvictions is an API server with one pod. It does not answer evictions.
+type slowEvictions struct{ underway atomic.Int32 }
+
+func (s *slowEvictions) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Method == http.MethodPost {
+		s.underway.Add(1)
+		defer s.underway.Add(-1)
+	}
+	if r.Method == http.MethodPost || r.URL.Query().Has("watch") {
+		<-r.Context().Done()
+		return nil, r.Context().Err()
+	}
+	const list = `{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"5"},"items":[
+		{"metadata":{"name":"p","namespace":"d","uid":"u","resourceVersion":"3"},"spec":{"nodeName":"n1"}}]}`
+	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(list)), Request: r}, nil
+}
+
+// TestStoppedDrainSendsNothing checks that no eviction is under way when a drain was stopped: the host may report that it
+// refuses right after that, and another node gets the slot.
+func TestStoppedDrainSendsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := &slowEvictions{}
+		client, err := kubernetes.NewForConfig(&rest.Config{Host: "http://api", Transport: api})
+		if err != nil {
+			t.Fatal(err)
+		}
+		d, s := NewDrain(client, "n1", slog.New(slog.DiscardHandler), func() {}), Stage{"t1", v1alpha1.StateDraining}
+		d.Start(t.Context(), s, step.Eviction{}, false)
+		synctest.Wait()
+		if n := api.underway.Load(); n != 1 {
+			t.Fatalf("%d evictions are under way", n)
+		}
+		if d.Stop(); api.underway.Load() != 0 || d.Work(s).Running {
+			t.Errorf("%d evictions are under way after the stop", api.underway.Load())
+		}
+	})
+}
+
+// TestRemainingIsWhatIsEvicted checks that the last read before a reboot leaves out the same pods as the eviction.
+func TestRemainingIsWhatIsEvicted(t *testing.T) {
+	client, err := kubernetes.NewForConfig(&rest.Config{Host: "http://api", Transport: &slowEvictions{}})
+	must(t, err)
+	d := NewDrain(client, "n1", slog.New(slog.DiscardHandler), func() {})
+	for skipped, want := range map[string]int{"d": 0, "another": 1} {
+		n, err := d.Remaining(t.Context(), step.Eviction{Skip: [][]v1alpha1.PodSelector{{{Namespace: skipped}}}})
+		if err != nil || n != want {
+			t.Errorf("without the pods of namespace %s: %d, %v; want %d", skipped, n, err, want)
 		}
 	}
 }

@@ -22,6 +22,7 @@ type unitsOf struct {
 
 	mu      sync.Mutex
 	took    time.Duration
+	stop    error   // why the target does not stop after the run; nil: it stops
 	ends    []error // nil: success
 	runs    int
 	stopped int
@@ -54,7 +55,7 @@ func (u *unitsOf) RunTarget(ctx context.Context, target string, by time.Time, re
 	if end != nil {
 		s.Failed = end.Error()
 	}
-	return []systemd.UnitState{s, {Unit: "b.service"}}, nil
+	return []systemd.UnitState{s, {Unit: "b.service"}}, u.stop
 }
 
 func (u *unitsOf) StopTarget(ctx context.Context, _ string) error {
@@ -221,6 +222,40 @@ func TestHooksTimeout(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestHooksTimeoutOverReads checks that the time of the units counts from their start, also if the run waits for another read
+// in between.
+func TestHooksTimeoutOverReads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := &unitsOf{took: 4 * time.Minute, ends: []error{systemd.ErrAbsent}}
+		k := newHooks(u)
+		began := time.Now()
+		k.Start(t.Context(), beforeDrain, "", tenMinutes, soon())
+		k.Wait()
+		if w := k.Work(beforeDrain, ""); !w.Late {
+			t.Fatalf("%+v, expected to wait for another read", w)
+		}
+		u.took = 15 * time.Minute
+		k.Start(t.Context(), beforeDrain, "", tenMinutes, soon())
+		k.Wait()
+		if w := k.Work(beforeDrain, ""); w.Failed == "" || time.Since(began) != 10*time.Minute || u.stopped != 1 {
+			t.Errorf("after %v: %+v, stopped %d times", time.Since(began), w, u.stopped)
+		}
+	})
+}
+
+// TestHooksThatDoNotStop checks that the units do not run again if their target does not stop after their run.
+func TestHooksThatDoNotStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := &unitsOf{stop: errors.New("not stopped within 2m0s")}
+		k := newHooks(u)
+		k.Start(t.Context(), beforeDrain, "", tenMinutes, soon())
+		k.Wait()
+		if w := k.Work(beforeDrain, ""); !w.Done || u.runs != 1 {
+			t.Errorf("%+v, %d runs", w, u.runs)
+		}
+	})
 }
 
 // TestHooksAreStopped checks that the units of a stage that has ended are stopped, and that those of the next stage
