@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -223,5 +224,26 @@ func TestWriteSaysWhy(t *testing.T) {
 	err := Write(filepath.Join(t.TempDir(), "none"), Status{})
 	if !errors.Is(err, fs.ErrNotExist) || !strings.HasPrefix(err.Error(), "writing the local status: ") {
 		t.Error(err)
+	}
+}
+
+// TestOfflineKeepsTheNewest checks that of too many events the newest ones are read, and that a file without events is removed.
+func TestOfflineKeepsTheNewest(t *testing.T) {
+	dir := t.TempDir()
+	var all []v1alpha1.OfflineEvent
+	for i := range v1alpha1.MaxUpdateOffline + 3 {
+		all = append(all, v1alpha1.OfflineEvent{Message: v1alpha1.UpdateText(strconv.Itoa(i))})
+	}
+	if err := WriteOffline(dir, all); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := ReadOffline(dir); err != nil || len(got) != v1alpha1.MaxUpdateOffline || got[0].Message != "3" {
+		t.Errorf("read %v, %v", got, err)
+	}
+	if err := WriteOffline(dir, nil); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := ReadOffline(dir); err != nil || got != nil {
+		t.Errorf("read %v, %v", got, err)
 	}
 }

@@ -1,6 +1,7 @@
 package publish
 
 import (
+	"log/slog"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -80,6 +81,29 @@ func TestDrainEventsOfAPause(t *testing.T) {
 			if reason, _ := e.next(&s, time.Now()); reason != c.want {
 				t.Errorf("step %d: %q, want %q", i, reason, c.want)
 			}
+		}
+	})
+}
+
+// TestDrainEventsHaveKeys checks that each blockade of a drain is an Event of its own, and that two processes that report the
+// same one write one Event.
+func TestDrainEventsHaveKeys(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		report := func(w *Events, since time.Time) string {
+			w.Report(&local.Host{Turn: "t1", State: v1alpha1.StateDraining, Drain: &v1alpha1.DrainStatus{Total: 1},
+				Blockers: []v1alpha1.Blocker{{Kind: v1alpha1.BlockerBudget, Name: "shop/web", Pod: "shop/web-0", Since: metav1.NewTime(since)}}})
+			return (<-w.queue).key
+		}
+		process := func() *Events { return newEvents(slog.New(slog.DiscardHandler), nil) }
+		first := time.Now()
+		time.Sleep(time.Hour)
+		second := time.Now()
+		time.Sleep(time.Hour)
+		if a, b := report(process(), first), report(process(), second); a == b {
+			t.Errorf("two blockades have the key %q", a)
+		}
+		if a, b := report(process(), first), report(process(), first); a != b {
+			t.Errorf("one blockade has the keys %q and %q", a, b)
 		}
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -23,6 +24,8 @@ type store struct {
 	object *v1alpha1.HostUpdate
 	writes []time.Duration // since the start
 	start  time.Time
+	uid    string // of the last write
+	during func() // called once, during the next write; may be nil
 }
 
 func (s *store) Read(context.Context) (*v1alpha1.HostUpdate, error) {
@@ -47,8 +50,15 @@ func (s *store) restart() {
 
 func (s *store) Write(_ context.Context, uid string, status *v1alpha1.HostUpdateStatus) error {
 	s.mu.Lock()
+	during := s.during
+	s.during = nil
+	s.mu.Unlock()
+	if during != nil {
+		during()
+	}
+	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.writes = append(s.writes, time.Since(s.start))
+	s.writes, s.uid = append(s.writes, time.Since(s.start)), uid
 	if s.err != nil {
 		return s.err
 	}
@@ -189,6 +199,62 @@ func TestPublishOffline(t *testing.T) {
 		// The events are published once.
 		if left, err := local.ReadOffline(dir); left != nil || err != nil {
 			t.Errorf("left on the host: %v, %v", left, err)
+		}
+	})
+}
+
+// TestPublishOfflineDuringAWrite checks that an event that arrives while others are written is published later.
+func TestPublishOfflineDuringAWrite(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &store{}
+		p, stop := publishing(t, t.TempDir(), s)
+		defer stop()
+		p.Report(resting, true)
+		elapse(time.Minute)
+		away := func(operation v1alpha1.UpdateName) local.Host {
+			h := resting
+			h.API, h.Engine = &local.Failure{Error: "connection refused", Since: time.Now()}, &v1alpha1.EngineStatus{Operation: operation}
+			return h
+		}
+		p.Report(away("DOWNLOADING"), true)
+		elapse(time.Minute)
+		s.during = func() { p.Report(away("FINALIZING"), true) }
+		up := resting
+		up.Engine = &v1alpha1.EngineStatus{Operation: "DOWNLOADING"}
+		p.Report(up, true)
+		elapse(time.Minute)
+		p.Report(up, true)
+		elapse(time.Minute)
+		if got := s.object.Status.Offline; len(got) != 1 || !strings.Contains(string(got[0].Message), "FINALIZING") {
+			t.Errorf("published %v, expected what happened during the write before", got)
+		}
+	})
+}
+
+// TestPublishForAnotherNode checks that the HostUpdate gets another owner when the Node is created again, and that nothing
+// is published for a host that does not know enough yet, or that was released.
+func TestPublishForAnotherNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &store{}
+		p, stop := publishing(t, t.TempDir(), s)
+		defer stop()
+		p.Report(resting, false)
+		elapse(time.Minute)
+		released := resting
+		released.Withdrawn = true
+		p.Report(released, true)
+		elapse(time.Minute)
+		if len(s.writes) != 0 {
+			t.Errorf("written at %v", s.writes)
+		}
+		p.Report(resting, true)
+		elapse(time.Minute)
+		again := resting
+		again.UID = "u2"
+		p.Report(again, true)
+		elapse(time.Minute)
+		if len(s.writes) != 2 || s.uid != "u2" {
+			t.Errorf("written at %v, the last time for %s", s.writes, s.uid)
 		}
 	})
 }

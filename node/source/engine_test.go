@@ -1,9 +1,13 @@
 package source
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"testing"
+	"time"
+
+	"github.com/godbus/dbus/v5"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/updateengine"
@@ -46,6 +50,64 @@ func TestEngineReport(t *testing.T) {
 		}
 		if !slices.Equal(changes, c.changes) || text != c.err {
 			t.Errorf("%s: %v, %q, expected %v, %q", c.name, changes, text, c.changes, c.err)
+		}
+	}
+}
+
+// engineBus plays the update engine and systemd.
+type engineBus struct {
+	operation string
+	err       error // of the engine
+	gone      bool
+	goneErr   error
+}
+
+func (b *engineBus) Call(context.Context, string, ...any) ([]any, error) {
+	return []any{int64(0), 0.0, b.operation, "4.2", int64(0)}, b.err
+}
+
+func (*engineBus) Watch(context.Context, string, time.Duration, func(context.Context) error) error {
+	return nil
+}
+
+func (b *engineBus) Gone(context.Context, string) (bool, error) { return b.gone, b.goneErr }
+
+// TestEngineAtACommit checks that only an answer of the engine that is known, or that there is no engine, lets a commit pass.
+func TestEngineAtACommit(t *testing.T) {
+	for name, c := range map[string]struct {
+		bus   engineBus
+		fails bool
+	}{
+		"staged":         {engineBus{operation: "UPDATE_STATUS_UPDATED_NEED_REBOOT"}, false},
+		"not known":      {engineBus{operation: "UPDATE_STATUS_SOMETHING"}, true},
+		"no answer":      {engineBus{err: errors.New("no answer")}, true},
+		"not on the bus": {engineBus{err: dbus.Error{Name: "org.freedesktop.DBus.Error.NameHasNoOwner"}}, false},
+	} {
+		e := NewEngine(updateengine.New(updateengine.Options{Object: &c.bus}), &c.bus)
+		if err := e.Read(t.Context()); (err != nil) != c.fails {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestEngineThatIsGone checks that an engine that is not on the bus takes its update back only if systemd says that its unit is
+// gone for good.
+func TestEngineThatIsGone(t *testing.T) {
+	staged := []v1alpha1.Change{{Source: v1alpha1.SourceOSUpdate, Version: "4.2"}}
+	for name, c := range map[string]struct {
+		bus  engineBus
+		gone bool
+	}{
+		"masked":            {engineBus{gone: true}, true},
+		"restarts":          {engineBus{}, false},
+		"systemd is silent": {engineBus{goneErr: errors.New("no answer")}, false},
+	} {
+		c.bus.err = dbus.Error{Name: "org.freedesktop.DBus.Error.NameHasNoOwner"}
+		e := NewEngine(updateengine.New(updateengine.Options{Object: &c.bus}), &c.bus)
+		must(t, e.Read(t.Context()))
+		changes, err := e.Report(t.Context(), staged)
+		if (len(changes) == 0) != c.gone || (err == nil) != c.gone {
+			t.Errorf("%s: %v, %v", name, changes, err)
 		}
 	}
 }

@@ -62,3 +62,18 @@ func TestManagers(t *testing.T) {
 		}
 	}
 }
+
+// TestManagersWithoutTheirFile checks that rebootmgr counts as active if it runs and its file does not switch it off.
+func TestManagersWithoutTheirFile(t *testing.T) {
+	for text, off := range map[string]bool{"": false, "[rebootmgr]\nstrategy=best-effort\n": false, "[rebootmgr]\nstrategy=off\n": true} {
+		files := map[string]string{}
+		if text != "" {
+			files["etc/rebootmgr.conf"] = text
+		}
+		m := NewManagers(Options{Root: root(t, files), Log: slog.New(slog.DiscardHandler), Changed: func() {}},
+			&runs{units: []string{rebootmgr}}, func() (string, error) { return "", nil })
+		if must(t, m.Read(t.Context())); (len(m.Active()) == 0) != off {
+			t.Errorf("%q: active %v", text, m.Active())
+		}
+	}
+}

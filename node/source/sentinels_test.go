@@ -90,3 +90,19 @@ func TestSentinelsAreWatched(t *testing.T) {
 	write(file)
 	until(t, "the sentinel once more", there(1))
 }
+
+// TestSentinelThatCannotBeRead checks that a sentinel that cannot be read is neither present nor absent: the last report
+// remains valid.
+func TestSentinelThatCannotBeRead(t *testing.T) {
+	root := t.TempDir()
+	s := NewSentinels(Options{Root: root, Log: slog.New(slog.DiscardHandler), Changed: func() {}}, []string{"/run/a"})
+	must(t, os.Mkdir(filepath.Join(root, "run"), 0o755))
+	must(t, os.WriteFile(filepath.Join(root, "run/a"), nil, 0o600))
+	must(t, s.Read())
+	must(t, os.RemoveAll(filepath.Join(root, "run")))
+	must(t, os.Symlink("run", filepath.Join(root, "run"))) // it leads to itself
+	err := s.Read()
+	if present, read := s.Present(); err == nil || len(present) != 1 || !read {
+		t.Errorf("%v; %v are present, read %t", err, present, read)
+	}
+}
