@@ -181,6 +181,7 @@ func TestRebootUnderway(t *testing.T) {
 	for _, c := range []struct {
 		name           string
 		login, systemd bool
+		odd            bool // logind answers with an error
 		preparing      bool
 		jobs           []jobRow
 		want, fails    bool
@@ -194,9 +195,15 @@ func TestRebootUnderway(t *testing.T) {
 		{name: "no systemd", login: true},
 		{name: "no logind", systemd: true},
 		{name: "neither", fails: true},
+		{name: "logind answers with an error", odd: true, systemd: true, fails: true},
+		{name: "the same, reboot queued", odd: true, systemd: true, jobs: []jobRow{job("reboot.target", "start")}, want: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b := newBus(t)
+			if c.odd {
+				_, err := b.Connect().RequestName(loginName, dbus.NameFlagDoNotQueue)
+				must(t, err)
+			}
 			if c.login {
 				newLogin(t, b).setPreparing(c.preparing)
 			}

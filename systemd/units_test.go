@@ -50,6 +50,7 @@ func TestBootIncomplete(t *testing.T) {
 		{"queued", "starting", fakeUnit{load: "loaded", active: "inactive", job: 7, requiredBy: wanted}, "pending"},
 		{"queued after the boot", "running", fakeUnit{load: "loaded", active: "inactive", job: 7}, "pending"},
 		{"not queued yet", "initializing", fakeUnit{load: "loaded", active: "inactive", wantedBy: wanted}, "pending"},
+		{"failed, and nothing pulls it in any more", "degraded", fakeUnit{load: "loaded", active: "failed"}, "failed"},
 		{"never reached", "degraded", fakeUnit{load: "loaded", active: "inactive", requiredBy: wanted}, "failed"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -1,0 +1,87 @@
+package systemd
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestRestartLeavesWhatIsStopped checks what a restart does with a unit that does not run. Package hosts of the testbed
+// restarts units under a real systemd.
+func TestRestartLeavesWhatIsStopped(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		unit   unit
+		method string // "" if the unit stays as it is
+	}{
+		{"runs", unit{ActiveState: "active", UnitFileState: "enabled"}, "TryRestartUnit"},
+		{"a user stopped it", unit{ActiveState: "inactive", UnitFileState: "enabled", ConditionResult: true}, ""},
+		{"a user disabled it", unit{ActiveState: "inactive", UnitFileState: "disabled", ConditionResult: true}, ""},
+		{"stops", unit{ActiveState: "deactivating", UnitFileState: "enabled"}, ""},
+		{"failed", unit{ActiveState: "failed", UnitFileState: "enabled"}, "RestartUnit"},
+		{"its conditions did not hold", unit{ActiveState: "inactive", UnitFileState: "enabled", ConditionTimestampMonotonic: 7}, "RestartUnit"},
+		{"has done its work", unit{ActiveState: "inactive", UnitFileState: "static", service: service{Type: "oneshot"}}, "RestartUnit"},
+	} {
+		method, left, err := chooseRestart("a.service", &c.unit)
+		if method != c.method || (left == "") != (c.method != "") || err != nil {
+			t.Errorf("%s: %q, left %q, %v; want %q", c.name, method, left, err, c.method)
+		}
+	}
+}
+
+// TestJudge checks what the end of a restart means.
+func TestJudge(t *testing.T) {
+	active := unit{Id: "a.mount", ActiveState: "active"}
+	for _, c := range []struct {
+		result string
+		now    unit
+		fails  bool
+	}{
+		{"done", active, false},
+		{"done", unit{Id: "a.service", ActiveState: "failed", service: service{Result: "exit-code"}}, true},
+		{"done", unit{Id: "a.service", ActiveState: "activating", SubState: "auto-restart"}, true},
+		{"canceled", active, true},
+		{"failed", active, true},
+		{"dependency", active, true},
+		{"timeout", active, true},
+	} {
+		j := job{unit: c.now.Id, method: "RestartUnit"}
+		_, err := j.judge(t.Context(), c.result, c.now)
+		if _, failed := errors.AsType[*JobError](err); failed != c.fails || failed != (err != nil) {
+			t.Errorf("%s, then %s: %v", c.result, c.now.ActiveState, err)
+		}
+	}
+}
+
+// TestManaging checks which errors of systemd's are about the unit. A host that shuts down fails no plan.
+func TestManaging(t *testing.T) {
+	for name, fails := range map[string]bool{
+		managerName + ".NoSuchUnit": true, managerName + ".TransactionIsDestructive": false, managerName + ".ShuttingDown": false,
+		dbusName + ".Error.LimitsExceeded": false, dbusName + ".Error.NoReply": false, dbusName + ".Error.ServiceUnknown": false,
+	} {
+		err := managing("a.service", &CallError{Method: "RestartUnit", Name: name, Message: "no"})
+		if _, failed := errors.AsType[*JobError](err); failed != fails {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestBusThatIsAwayForAMoment checks that a run waits for a bus that goes away, and not indefinitely.
+func TestBusThatIsAwayForAMoment(t *testing.T) {
+	away := errors.New("no bus")
+	for lasts, fails := range map[time.Duration]bool{20 * time.Second: false, time.Minute: true} {
+		synctest.Test(t, func(t *testing.T) {
+			began := time.Now()
+			err := Units{}.poll(t.Context(), nil, func() (bool, error) {
+				if time.Since(began) < lasts {
+					return false, away
+				}
+				return true, nil
+			})
+			if (err != nil) != fails {
+				t.Errorf("away for %v: %v after %v", lasts, err, time.Since(began))
+			}
+		})
+	}
+}
