@@ -220,7 +220,7 @@ func skewed(client *kube.Client) error {
 // term runs one campaign under a new identity. No identity is used twice, so the Lease's
 // holderIdentity names exactly one term.
 func (c *candidate) term(ctx context.Context, node string) error {
-	epoch := node + "_" + strings.ToLower(rand.Text())[:12]
+	epoch := newEpoch(node)
 	electorCtx, stopElector := context.WithCancelCause(ctx)
 	defer stopElector(nil)
 	// The elector outlives ctx by the time that the leader needs to end, so that the
@@ -273,6 +273,9 @@ func (c *candidate) term(ctx context.Context, node string) error {
 	}
 	return context.Cause(electorCtx)
 }
+
+// newEpoch returns the identity of a new term of this host: the Node's name and 60 random bits.
+func newEpoch(node string) string { return node + "_" + strings.ToLower(rand.Text())[:12] }
 
 // newLock returns the lock of a term. The caller sets over and quiet.
 func (c *candidate) newLock(epoch string) *termLock {

@@ -84,3 +84,11 @@ func TestNewTurnsHaveNewNames(t *testing.T) {
 		t.Errorf("the turn of the verdict's grant became %q", v.Move.Grant.Turn)
 	}
 }
+
+// TestTermsHaveTheirOwnIdentity checks that no identity names two terms, and that users see which host leads.
+func TestTermsHaveTheirOwnIdentity(t *testing.T) {
+	form := regexp.MustCompile(`^n1_[a-z2-7]{12}$`)
+	if a, b := newEpoch("n1"), newEpoch("n1"); a == b || !form.MatchString(a) {
+		t.Errorf("%q and %q", a, b)
+	}
+}
