@@ -128,13 +128,14 @@ func TestFigures(t *testing.T) {
 	} {
 		f := rollout.Decide(situation(t, strings.Fields(facts))).Figures
 		halted := map[bool]string{true: ", halted"}
-		got := fmt.Sprintf("%d managed, %d reporting, %d wanting, %d in turn, %d unavailable, %d failed, budget %d%s",
-			f.Managed, f.Reporting, f.Wanting, f.InTurn, f.Unavailable, f.Failed, f.Budget, halted[f.Halted])
+		var got strings.Builder
+		got.WriteString(fmt.Sprintf("%d managed, %d reporting, %d wanting, %d in turn, %d unavailable, %d failed, budget %d%s",
+			f.Managed, f.Reporting, f.Wanting, f.InTurn, f.Unavailable, f.Failed, f.Budget, halted[f.Halted]))
 		for _, p := range f.Policies {
-			got += fmt.Sprintf("; %s: %d selected, %d up to date%s", p.Name, p.Selected, p.UpToDate, halted[p.Halted])
+			got.WriteString(fmt.Sprintf("; %s: %d selected, %d up to date%s", p.Name, p.Selected, p.UpToDate, halted[p.Halted]))
 		}
-		if got != want {
-			t.Errorf("%s:\n\tgot:      %s\n\texpected: %s", facts, got, want)
+		if got.String() != want {
+			t.Errorf("%s:\n\tgot:      %s\n\texpected: %s", facts, got.String(), want)
 		}
 	}
 }

@@ -94,7 +94,7 @@ func TestInfoLabels(t *testing.T) {
 // labels reads "os=a group=g".
 func labels(text string) map[string]string {
 	all := map[string]string{}
-	for _, word := range strings.Fields(text) {
+	for word := range strings.FieldsSeq(text) {
 		name, value, _ := strings.Cut(word, "=")
 		all[v1alpha1.Prefix+name] = value
 	}

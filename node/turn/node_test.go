@@ -1,6 +1,7 @@
 package turn
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -73,17 +74,17 @@ func TestReports(t *testing.T) {
 		n.Host = &v1alpha1.Host{NodeUID: "u1", BootID: "b1"}
 		n.Ack = v1alpha1.Ack{Turn: "t1", BootID: "b1", State: v1alpha1.StateDraining, Report: v1alpha1.ReportDone}
 		c.change(&n)
-		got := ""
+		var got strings.Builder
 		for _, p := range []struct {
 			holds bool
 			name  string
 		}{{n.Ours(), ours}, {n.HostReported(), reported}, {n.HasAck(v1alpha1.StateDraining), acked}, {n.HasReport(v1alpha1.ReportDone), report}} {
 			if p.holds {
-				got += p.name
+				got.WriteString(p.name)
 			}
 		}
-		if got != c.want {
-			t.Errorf("%s: %q, expected %q", c.name, got, c.want)
+		if got.String() != c.want {
+			t.Errorf("%s: %q, expected %q", c.name, got.String(), c.want)
 		}
 	}
 }
