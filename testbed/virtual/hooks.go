@@ -2,7 +2,6 @@ package virtual
 
 import (
 	"bytes"
-	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -25,23 +24,14 @@ type hooks struct {
 	state   v1alpha1.State // of the Node
 	undo    string         // what a unit did that before-uncordon has not undone; "" if nothing
 	undoing bool           // the unit of before-uncordon runs, and began after that
-	running map[v1alpha1.State]hookRun
-	done    map[hookRun]bool
-}
-
-// hookRun is what the unit of a stage may succeed in only once. Another process, and one that has lost the bus, runs it again.
-type hookRun struct {
-	stage      v1alpha1.State
-	turn, boot string
-	process    int
-	bus        any
+	running map[v1alpha1.State]bool
 }
 
 func hookUnit(stage v1alpha1.State) string { return "hook-" + string(stage) + ".service" }
 
 // defineHooks defines the host's hook units and their targets.
 func (m *Machine) defineHooks() {
-	m.hooks.running, m.hooks.done = map[v1alpha1.State]hookRun{}, map[hookRun]bool{}
+	m.hooks.running = map[v1alpha1.State]bool{}
 	for stage, takes := range m.f.opts.Hooks {
 		m.mem.Units().Set("lockkeeper-"+string(stage)+".target", memhost.Unit{Wants: []string{hookUnit(stage)}})
 		m.mem.Units().Set(hookUnit(stage), memhost.Unit{
@@ -53,24 +43,15 @@ func (m *Machine) defineHooks() {
 
 // hookBegan takes the start of a hook unit.
 func (m *Machine) hookBegan(stage v1alpha1.State, r memhost.Run) {
-	run := hookRun{stage: stage, boot: r.BootID, bus: m.mem.Bus()}
-	if obj := m.f.Node(m.name); obj != nil {
-		run.turn = turn.FromNode(obj).Turn
-	}
-	m.f.logf("%s runs %s in turn %q", m.name, r.Unit, run.turn)
+	m.f.logf("%s runs %s", m.name, r.Unit)
 	m.mu.Lock()
-	run.process = m.runs
-	again := m.hooks.done[run]
-	m.hooks.running[stage] = run
+	m.hooks.running[stage] = true
 	if stage == v1alpha1.StateBeforeUncordon {
 		m.hooks.undoing = true
 	} else {
-		m.hooks.undo, m.hooks.undoing = fmt.Sprintf("%s ran in turn %s", r.Unit, run.turn), false
+		m.hooks.undo, m.hooks.undoing = r.Unit+" ran", false
 	}
 	m.mu.Unlock()
-	if again {
-		m.f.problem("Hooks: %s ran %s again in the same turn, boot and process, although it succeeded", m.name, r.Unit)
-	}
 	m.f.exec.start(func() { m.f.exec.Happened(m.f.ctx, m.name, "hook,"+string(stage)) })
 }
 
@@ -79,12 +60,10 @@ func (m *Machine) hookEnded(stage v1alpha1.State, r memhost.Run) {
 	m.f.logf("%s: the end of %s: %s", m.name, r.Unit, r.Result)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	run := m.hooks.running[stage]
 	delete(m.hooks.running, stage)
 	if r.Result != "success" {
 		return
 	}
-	m.hooks.done[run] = true
 	if stage == v1alpha1.StateBeforeUncordon && m.hooks.undoing {
 		m.hooks.undo = ""
 	}
@@ -173,7 +152,8 @@ func (e evictions) RoundTrip(r *http.Request) (*http.Response, error) {
 	f.mu.Lock()
 	first, again := f.evicted[uid]
 	f.mu.Unlock()
-	if ago := time.Since(first.at); again && !e.a.killed() && (first.by != e.a || ago < evictsAgain) {
+	ago := time.Since(first.at)
+	if again && !e.a.killed() && (first.by == e.a && ago < evictsAgain || first.by != e.a && first.by.killed()) {
 		f.problem("Evict: %s sends %s, which was accepted %v ago", e.a.root, r.URL.Path, ago)
 	}
 	sent := time.Now()

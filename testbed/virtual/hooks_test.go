@@ -63,18 +63,12 @@ func TestHookViolations(t *testing.T) {
 			m.hooks.state = v1alpha1.StateUncordoning
 			m.judgeHooks(idle(f))
 		}, "still runs"},
-		"twice": {func(_ *Fleet, m *Machine) {
-			for range 2 {
-				m.hookBegan(v1alpha1.StateBeforeReboot, memhost.Run{Unit: "u"})
-				m.hookEnded(v1alpha1.StateBeforeReboot, memhost.Run{Unit: "u", Result: "success"})
-			}
-		}, "ran u again"},
 		"evicted again": {func(f *Fleet, m *Machine) {
 			f.createPod("w", "n1")
 			uid := f.Server.List("pods")[0].(*corev1.Pod).UID
 			for range 2 {
 				f.mu.Lock()
-				f.evicted[string(uid)] = accepted{&agentRun{}, time.Now()}
+				f.evicted[string(uid)] = accepted{&agentRun{dead: true}, time.Now()}
 				f.mu.Unlock()
 			}
 			r, _ := http.NewRequest(http.MethodPost, "https://api.invalid/api/v1/namespaces/default/pods/w-1/eviction", strings.NewReader(

@@ -116,7 +116,8 @@ func (f *Fleet) Clean() {
 	for _, m := range f.hosts {
 		f.AllowDrains(m.name)
 		obj := f.Node(m.name)
-		if obj == nil {
+		if obj == nil { // the store was set back to a time without it, and a kubelet that runs does not create it again
+			f.RestartKubelet(m.name)
 			continue
 		}
 		for _, key := range []string{v1alpha1.AnnotationPaused, v1alpha1.AnnotationDetached} {
