@@ -53,7 +53,7 @@ type Managers struct {
 	// owner returns which other program owns coordinator.conf, or "".
 	owner func() (string, error)
 
-	reading sync.Mutex // one read at a time, so that the last one counts
+	reading chan struct{} // holds a value during a read: one at a time, so that the last one counts
 
 	mu     sync.Mutex
 	active []Manager
@@ -63,7 +63,7 @@ type Managers struct {
 // NewManagers makes Managers. owner returns the name of another program that owns the
 // update engine's coordinator.conf, or "".
 func NewManagers(o Options, units managerSystemd, owner func() (string, error)) *Managers {
-	return &Managers{Options: o, units: units, owner: owner}
+	return &Managers{Options: o, units: units, owner: owner, reading: make(chan struct{}, 1)}
 }
 
 // Active returns the managers that were active at the last read.
@@ -75,8 +75,12 @@ func (m *Managers) Active() []Manager {
 
 // Read reads which managers are active. After an error, Active returns what it did before.
 func (m *Managers) Read(ctx context.Context) error {
-	m.reading.Lock()
-	defer m.reading.Unlock()
+	select {
+	case m.reading <- struct{}{}:
+	case <-ctx.Done():
+		return fmt.Errorf("waiting to look for other reboot managers: %w", context.Cause(ctx))
+	}
+	defer func() { <-m.reading }()
 	active, err := m.find(ctx)
 	if err != nil {
 		return fmt.Errorf("looking for other reboot managers: %w", err)

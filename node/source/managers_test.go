@@ -77,3 +77,33 @@ func TestManagersWithoutTheirFile(t *testing.T) {
 		}
 	}
 }
+
+// hangs is a systemd that answers only when its caller gives up.
+type hangs struct{ asked chan struct{} }
+
+func (h hangs) Runs(ctx context.Context, _ string) (bool, error) {
+	close(h.asked)
+	<-ctx.Done()
+	return false, ctx.Err()
+}
+
+func (hangs) WatchJobs(context.Context, []string, func()) error { return nil }
+
+// TestManagersReadEndsWithItsContext checks that a read that waits for another one ends with its own context.
+func TestManagersReadEndsWithItsContext(t *testing.T) {
+	systemd := hangs{make(chan struct{})}
+	m := NewManagers(Options{Root: t.TempDir(), Log: slog.New(slog.DiscardHandler), Changed: func() {}}, systemd, func() (string, error) { return "", nil })
+	ctx, cancel := context.WithCancel(t.Context())
+	first := make(chan error)
+	go func() { first <- m.Read(ctx) }()
+	<-systemd.asked
+	late, over := context.WithCancel(t.Context())
+	over()
+	if err := m.Read(late); !errors.Is(err, context.Canceled) {
+		t.Errorf("the second read: %v, expected that its context ended", err)
+	}
+	cancel()
+	if err := <-first; err == nil {
+		t.Error("the first read: no error, expected one")
+	}
+}
