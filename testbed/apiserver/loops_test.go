@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -48,6 +49,7 @@ func TestDrain(t *testing.T) {
 		go s.RunBudgets(ctx, time.Second)
 		workload(t, admin, 5, 4)
 		var deleting, most int
+		var replacing sync.WaitGroup
 		s.Observe(func(w apiserver.Write) {
 			if w.Resource != "pods" {
 				return
@@ -59,7 +61,7 @@ func TestDrain(t *testing.T) {
 			}
 			if is == nil {
 				deleting--
-				go replace(t, admin, "again-"+was.Name)
+				replacing.Go(func() { replace(t, admin, "again-"+was.Name) })
 			}
 			most = max(most, deleting)
 		})
@@ -68,6 +70,7 @@ func TestDrain(t *testing.T) {
 		start := time.Now()
 		must(t, d.Run(ctx, nil))
 		took := time.Since(start)
+		replacing.Wait()
 		for _, obj := range s.List("pods") {
 			if p := obj.(*corev1.Pod); p.Spec.NodeName == "n1" {
 				t.Errorf("pod %s is left", p.Name)

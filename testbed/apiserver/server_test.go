@@ -3,6 +3,7 @@ package apiserver_test
 import (
 	"context"
 	"fmt"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -99,11 +100,14 @@ func TestWatch(t *testing.T) {
 func TestElection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := apiserver.New()
-		leading := map[string]time.Time{}
+		var mu sync.Mutex
+		leading := map[string]bool{}
 		leases := 0
 		s.Observe(func(w apiserver.Write) {
 			if w.Resource == "leases" {
+				mu.Lock()
 				leases++
+				mu.Unlock()
 			}
 		})
 		run := func(ctx context.Context, name string) {
@@ -112,7 +116,11 @@ func TestElection(t *testing.T) {
 				Lock: &resourcelock.LeaseLock{LeaseMeta: metav1.ObjectMeta{Name: "lock", Namespace: "default"}, Client: c.CoordinationV1(),
 					LockConfig: resourcelock.ResourceLockConfig{Identity: name}},
 				LeaseDuration: 30 * time.Second, RenewDeadline: 20 * time.Second, RetryPeriod: 5 * time.Second,
-				Callbacks: leaderelection.LeaderCallbacks{OnStartedLeading: func(context.Context) { leading[name] = time.Now() }, OnStoppedLeading: func() {}},
+				Callbacks: leaderelection.LeaderCallbacks{OnStartedLeading: func(context.Context) {
+					mu.Lock()
+					leading[name] = true
+					mu.Unlock()
+				}, OnStoppedLeading: func() {}},
 			})
 		}
 		first, stop := context.WithCancel(stopped(t))
@@ -120,13 +128,18 @@ func TestElection(t *testing.T) {
 		time.Sleep(time.Second)
 		go run(stopped(t), "b")
 		time.Sleep(3 * time.Hour)
-		if len(leading) != 1 || leases < 2000 {
-			t.Fatalf("leaders %v, %d writes of the Lease", leading, leases)
+		mu.Lock()
+		leaders, writes := len(leading), leases
+		mu.Unlock()
+		if leaders != 1 || writes < 2000 {
+			t.Errorf("%d leaders, %d writes of the Lease, expected 1 and at least 2000", leaders, writes)
 		}
 		stop()
 		time.Sleep(time.Minute)
-		if leading["b"].IsZero() {
-			t.Fatal("no second leader")
+		mu.Lock()
+		defer mu.Unlock()
+		if !leading["b"] {
+			t.Error("no second leader")
 		}
 	})
 }

@@ -3,8 +3,10 @@ package virtual
 import (
 	"fmt"
 	"os"
+	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -30,13 +32,30 @@ func number(t *testing.T, name string) (n uint64, ok bool) {
 	return n, true
 }
 
-// tally is what the runs of a campaign add up to.
+// tally is a campaign: the next seed, and what its runs add up to.
 type tally struct {
+	began time.Time
+
+	mu                                      sync.Mutex
+	next                                    uint64
 	runs, failed, faults, requests, reboots int
 	hostTime                                time.Duration
 }
 
+// take returns the next seed, unless the campaign is over.
+func (c *tally) take(over func() bool) (seed uint64, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if over() {
+		return 0, false
+	}
+	c.next++
+	return c.next - 1, true
+}
+
 func (c *tally) add(hosts int, r *Result) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.runs++
 	for _, n := range r.Faults {
 		c.faults += n
@@ -74,31 +93,44 @@ func campaign(t *testing.T, name string, within time.Duration, plan func(uint64,
 		t.Skip("it takes a minute")
 	}
 	soak, _ := number(t, "LOCKKEEPER_SOAK")
-	var sum tally
-	began := time.Now()
-	seed := first
-	for ; ; seed++ {
-		done := seed - first
+	c := &tally{began: time.Now(), next: first}
+	over := func() bool {
 		switch {
-		case runs > 0 && done >= runs,
-			runs == 0 && soak > 0 && sum.faults >= int(soak),
-			runs == 0 && soak == 0 && time.Since(began) > within:
-			took := time.Since(began)
-			fmt.Printf("%s: seeds %d to %d: %d runs, %d failed, %d faults (%.0f a minute), %d requests, %d reboots, %.0f hours of hosts in %v\n",
-				name, first, seed-1, sum.runs, sum.failed, sum.faults, float64(sum.faults)/took.Minutes(), sum.requests, sum.reboots,
-				sum.hostTime.Hours(), took.Round(time.Second))
-			return
+		case runs > 0:
+			return c.next-first >= runs
+		case soak > 0:
+			return c.faults >= int(soak)
 		}
-		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
-			o := scenario(seed)
-			p := plan(seed, o.shape(planLength))
-			res := run(t, o, p, false)
-			sum.add(o.Hosts, &res)
-			if res.Why != "" {
-				explain(t, o, p, &res)
+		return time.Since(c.began) > within
+	}
+	workers := 1
+	if soak > 0 && runs == 0 {
+		workers = runtime.GOMAXPROCS(0)
+	}
+	var working sync.WaitGroup
+	for range workers {
+		working.Go(func() {
+			for {
+				seed, ok := c.take(over)
+				if !ok {
+					return
+				}
+				t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
+					o := scenario(seed)
+					p := plan(seed, o.shape(planLength))
+					res := run(t, o, p, false)
+					c.add(o.Hosts, &res)
+					if res.Why != "" {
+						explain(t, o, p, &res)
+					}
+				})
 			}
 		})
 	}
+	working.Wait()
+	took := time.Since(c.began)
+	fmt.Printf("%s: seeds %d to %d: %d runs, %d failed, %d faults (%.0f a minute), %d requests, %d reboots, %.0f hours of hosts in %v\n",
+		name, first, c.next-1, c.runs, c.failed, c.faults, float64(c.faults)/took.Minutes(), c.requests, c.reboots, c.hostTime.Hours(), took.Round(time.Second))
 }
 
 // explain fails the test with what is needed to see why a run failed: a plan that is as small as possible, and the requests
