@@ -72,6 +72,7 @@ type kind struct {
 	cluster     bool          // it happens to no one host
 	hostile     bool          // only in plans with attackers
 	versioned   bool          // Mode is an OS version
+	own         bool          // a request that triggers it is one of the same host's
 	classes     []class       // what may trigger it; nil: any request or event, or a time
 	modes       []string      // nil: no Mode
 	least, most time.Duration // of For; 0: no For
@@ -95,7 +96,7 @@ var proxyModes = []string{
 var kinds = map[Kind]kind{
 	kindLost:       {weight: 6, request: true, modes: []string{modeError, modeSilent}},
 	kindDelay:      {weight: 6, request: true, least: 100 * time.Millisecond, most: 20 * time.Second},
-	kindLate:       {weight: 12, request: true, classes: classesOfWrites, modes: []string{modeError, modeSilent}, least: 10 * time.Millisecond, most: 2 * time.Minute},
+	kindLate:       {weight: 12, request: true, classes: classesOfLate, modes: []string{modeError, modeSilent}, least: 10 * time.Millisecond, most: 2 * time.Minute},
 	kindAnswerLost: {weight: 12, request: true, modes: []string{modeError, modeSilent}},
 	kindAnswerLate: {weight: 6, request: true, least: 100 * time.Millisecond, most: 20 * time.Second},
 	kindProxy:      {weight: 12, request: true, modes: proxyModes},
@@ -135,7 +136,7 @@ var kinds = map[Kind]kind{
 	kindCordon:      {weight: 3, least: time.Second, most: 10 * time.Minute},
 	kindUncordon:    {weight: 3},
 	kindBudget:      {weight: 4, least: 5 * time.Second, most: 15 * time.Minute},
-	kindPod:         {weight: 4},
+	kindPod:         {weight: 8, own: true, classes: classesOfCommits},
 
 	kindLie:   {weight: 16, hostile: true, modes: lieModes(), least: time.Second, most: 5 * time.Minute},
 	kindThief: {weight: 6, hostile: true, cluster: true, modes: theftModes(), least: time.Second, most: 5 * time.Minute},

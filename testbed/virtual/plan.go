@@ -296,6 +296,9 @@ func (g *generator) trigger(s kind, f Fault) Trigger {
 			t.Process = pick(g.Rand, g.shape.Coordinators)
 		}
 	}
+	if s.own {
+		t.Process = f.On
+	}
 	for t.N < c.often && g.IntN(4) > 0 {
 		t.N += 1 + g.IntN(max(c.often/8, 1))
 	}
@@ -334,6 +337,12 @@ var classesOfWrites = []class{
 	{"host,patch,nodes,ack,applying", 2}, {"host,patch,nodes,ack,uncordoning,done", 3},
 	{"host,create,pods/eviction", 12}, {"host,delete,pods", 2}, {"host,patch,hostupdates", 15},
 }
+
+// classesOfLate are all writes. A grant that lands late is what an unknown outcome is dangerous for, so it is frequent.
+var classesOfLate = slices.Concat(classesOfWrites, slices.Repeat([]class{{"coordinator,patch,nodes,state,draining", 4}}, 8))
+
+// classesOfCommits are the writes of a host between its drain and its reboot.
+var classesOfCommits = []class{{"host,patch,nodes,ack,draining,done", 1}, {"host,patch,nodes,ack,rebooting", 2}, {"host,patch,nodes,ack,rebooting,committed", 1}}
 
 // classesOfHooks are events that the fleet reports: a unit of a hook stage begins on a host.
 var classesOfHooks = []class{
