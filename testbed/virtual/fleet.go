@@ -254,7 +254,8 @@ func (f *Fleet) rewind(s *apiserver.Snapshot) {
 	})
 }
 
-// wrote passes a write on to the judge and wakes the controllers. It runs under the server's lock.
+// wrote passes a write on to the judge and wakes the controllers. It runs under the server's lock. The judge gets the time by the
+// hosts' clock, which reboots have too: a plan shifts the server's.
 func (f *Fleet) wrote(w apiserver.Write) {
 	switch w.Resource {
 	case "nodes":
@@ -263,21 +264,21 @@ func (f *Fleet) wrote(w apiserver.Write) {
 			f.Judge.Declare(referee.Declaration{Node: w.Name, Why: why})
 			defer f.Judge.Withdraw()
 		}
-		f.Judge.Node(w.Revision, w.Time, w.Name, obj)
+		f.Judge.Node(w.Revision, time.Now(), w.Name, obj)
 		if m := f.machine(w.Name); m != nil {
 			m.judgeHooks(obj)
 		}
 	case "disruptionpolicies":
 		if w.Object != nil {
-			f.Judge.SetBudget(w.Time, f.budget(w.Object))
+			f.Judge.SetBudget(time.Now(), f.budget(w.Object))
 		}
 	case "leases":
 		obj, _ := w.Object.(*coordinationv1.Lease)
-		f.Judge.Lease(w.Revision, w.Time, w.Namespace, w.Name, obj)
+		f.Judge.Lease(w.Revision, time.Now(), w.Namespace, w.Name, obj)
 		return
 	case "pods":
 		obj, _ := w.Object.(*corev1.Pod)
-		f.Judge.Pod(w.Revision, w.Time, w.Namespace, w.Name, obj)
+		f.Judge.Pod(w.Revision, time.Now(), w.Namespace, w.Name, obj)
 	default:
 		return
 	}
