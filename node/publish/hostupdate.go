@@ -26,6 +26,10 @@ const (
 	// publishLast.
 	publishAgain = 5 * time.Second
 	publishLast  = 5 * time.Minute
+	// checkEvery is how long after its last request the host reads a HostUpdate again that needs
+	// no write. It finds what it did not write itself: a request of its own that a proxy had
+	// delayed, a store restored from a backup, an object that a person deleted.
+	checkEvery = 30 * time.Minute
 	// afterGap is the period over which a fleet spreads its writes after an outage of the API
 	// server.
 	afterGap = 5 * time.Second
@@ -54,7 +58,7 @@ type HostUpdate struct {
 
 	mu      sync.Mutex
 	host    local.Host // the last reported record
-	known   time.Time  // when the object on the API server was read; zero if it has not been read
+	known   time.Time  // when the object on the API server was first read; zero if it has not been read
 	settled bool       // the host knows enough to publish; see report
 	status  v1alpha1.HostUpdateStatus
 	uid     string                     // of the Node that owns written
@@ -215,9 +219,11 @@ func (p *HostUpdate) Run(ctx context.Context, store Store) {
 		pause := time.Hour
 		d, failing := p.difference()
 		switch {
-		case d == hostupdate.Same:
+		case p.silent():
 		case failures > 0:
 			pause = time.Until(last.Add(timing.Jitter(min(publishAgain<<min(failures-1, 10), publishLast))))
+		case d == hostupdate.Same:
+			pause = time.Until(last.Add(timing.Jitter(checkEvery)))
 		case d == hostupdate.News:
 			pause = max(time.Until(last.Add(newsEvery)), tokens.wait(time.Now(), 0))
 		default:
@@ -234,7 +240,7 @@ func (p *HostUpdate) Run(ctx context.Context, store Store) {
 			continue
 		}
 		_, known := p.Published()
-		reads := known.IsZero()
+		reads := known.IsZero() || d == hostupdate.Same
 		var err error
 		if reads {
 			err = p.read(ctx, store)
@@ -267,12 +273,18 @@ func (p *HostUpdate) read(ctx context.Context, store Store) error {
 	if err != nil {
 		return err
 	}
-	defer p.FirstRead()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.known = time.Now()
+	if p.known.IsZero() {
+		defer p.FirstRead()
+		p.known = time.Now()
+		if u != nil {
+			p.status = *u.Status.DeepCopy()
+		}
+	}
+	p.written, p.uid = nil, ""
 	if u != nil {
-		p.written, p.status = &u.Status, *u.Status.DeepCopy()
+		p.written = &u.Status
 		if len(u.OwnerReferences) == 1 {
 			p.uid = string(u.OwnerReferences[0].UID)
 		}
@@ -296,7 +308,7 @@ func (p *HostUpdate) difference() (d hostupdate.Difference, failing bool) {
 	defer p.mu.Unlock()
 	failing = p.host.API.Failing()
 	switch {
-	case p.host.UID == "" || p.host.Withdrawn:
+	case p.silentLocked():
 		return hostupdate.Same, failing
 	case p.known.IsZero():
 		return hostupdate.News, failing
@@ -307,6 +319,16 @@ func (p *HostUpdate) difference() (d hostupdate.Difference, failing bool) {
 	}
 	return hostupdate.Compare(p.written, &p.status), failing
 }
+
+// silent reports whether the host makes no requests for its HostUpdate: it does not know its
+// Node yet, or it has left lockkeeper.
+func (p *HostUpdate) silent() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.silentLocked()
+}
+
+func (p *HostUpdate) silentLocked() bool { return p.host.UID == "" || p.host.Withdrawn }
 
 // write writes the status once.
 func (p *HostUpdate) write(ctx context.Context, store Store) error {

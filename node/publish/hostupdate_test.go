@@ -23,6 +23,7 @@ type store struct {
 	err    error
 	object *v1alpha1.HostUpdate
 	writes []time.Duration // since the start
+	reads  int
 	start  time.Time
 	uid    string // of the last write
 	during func() // called once, during the next write; may be nil
@@ -31,7 +32,15 @@ type store struct {
 func (s *store) Read(context.Context) (*v1alpha1.HostUpdate, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.reads++
 	return s.object, s.err
+}
+
+// put replaces the object.
+func (s *store) put(u *v1alpha1.HostUpdate) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.object = u
 }
 
 // fail makes requests fail with err, or succeed if err is nil.
@@ -285,6 +294,43 @@ func TestPublishAgain(t *testing.T) {
 		stop()
 		if got := s.object.Status.Blockers; len(got) != 1 || got[0].Name != "shop/db" {
 			t.Errorf("the status after the end is %+v", got)
+		}
+	})
+}
+
+// TestPublishChecks checks that an idle host notices, with two reads an hour, that its HostUpdate is not what it wrote: a write
+// that a proxy had delayed has changed it, or it was deleted. After a write with an unknown result it reads at once.
+func TestPublishChecks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &store{}
+		p, stop := publishing(t, t.TempDir(), s)
+		defer stop()
+		p.Report(resting, true)
+		elapse(10 * time.Second)
+		late := s.object.DeepCopy()
+		late.Status.State = v1alpha1.UpdateName(v1alpha1.StateDraining)
+		for name, object := range map[string]*v1alpha1.HostUpdate{"a late write": late, "deleted": nil} {
+			s.restart()
+			s.put(object)
+			elapse(35 * time.Minute)
+			if len(s.writes) != 1 || s.object == nil || s.object.Status.State != "idle" {
+				t.Errorf("%s: written at %v, %+v", name, s.writes, s.object)
+			}
+		}
+		s.reads = 0
+		elapse(24 * time.Hour)
+		if s.reads < 43 || s.reads > 54 {
+			t.Errorf("%d reads in a day, expected two an hour", s.reads)
+		}
+		// The write is made, but its answer is lost, and then the host returns to what it had published before.
+		s.during = func() { s.put(late); s.fail(errors.New("the answer is lost")) }
+		p.Report(blockedBy("shop/web", "needs 3"), true)
+		elapse(4 * time.Second)
+		p.Report(resting, true)
+		s.fail(nil)
+		elapse(12 * time.Second)
+		if s.object.Status.State != "idle" {
+			t.Errorf("12 s after a write with an unknown result, the HostUpdate is %+v", s.object)
 		}
 	})
 }
