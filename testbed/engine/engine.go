@@ -106,7 +106,7 @@ func (e *Engine) Start() error {
 	e.thaw = nil
 	err = e.export(conn, e.getStatus)
 	if err == nil {
-		err = own(conn)
+		err = Own(conn, BusName)
 	}
 	if err != nil {
 		conn.Close()
@@ -129,7 +129,7 @@ func (e *Engine) Stop() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.conn != nil {
-		drop(e.conn)
+		Drop(e.conn, BusName)
 		e.conn = nil
 	}
 	e.release()
@@ -327,23 +327,23 @@ func (s Status) values() []any {
 	return []any{s.LastChecked, s.Progress, s.Operation, s.NewVersion, s.NewSize}
 }
 
-// own requests the engine's name for conn, and fails if another connection owns it.
-func own(conn *dbus.Conn) error {
-	reply, err := conn.RequestName(BusName, dbus.NameFlagDoNotQueue)
+// Own requests a well-known name for conn. It fails if another connection owns the name.
+func Own(conn *dbus.Conn, name string) error {
+	reply, err := conn.RequestName(name, dbus.NameFlagDoNotQueue)
 	if err == nil && reply != dbus.RequestNameReplyPrimaryOwner {
 		err = fmt.Errorf("another connection owns the name (reply %d)", reply)
 	}
 	if err != nil {
-		return fmt.Errorf("owning %s: %w", BusName, err)
+		return fmt.Errorf("owning %s: %w", name, err)
 	}
 	return nil
 }
 
-// drop releases the name and closes the owner's connection. When it returns, the bus has released the name, unless the
-// bus itself is gone.
-func drop(conn *dbus.Conn) {
+// Drop releases a name and closes its owner's connection. When it returns, the bus has released the name, unless the bus
+// itself is gone.
+func Drop(conn *dbus.Conn, name string) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	_ = conn.BusObject().CallWithContext(ctx, "org.freedesktop.DBus.ReleaseName", 0, BusName).Err // closing the connection would release the name too, but later
+	_ = conn.BusObject().CallWithContext(ctx, "org.freedesktop.DBus.ReleaseName", 0, name).Err // closing the connection would release the name too, but later
 	conn.Close()
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/godbus/dbus/v5"
 
+	"lockkeeper.dev/lockkeeper/testbed/engine"
 	"lockkeeper.dev/lockkeeper/testbed/referee"
 )
 
@@ -103,7 +104,7 @@ func (l *Logind) stop() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.conn != nil {
-		drop(l.conn, loginName)
+		engine.Drop(l.conn, loginName)
 		l.conn = nil
 	}
 }
@@ -138,7 +139,7 @@ func (l *Logind) start(b *boot) error {
 		err = objects{l.properties}.export(conn, loginPath)
 	}
 	if err == nil {
-		err = own(conn, loginName)
+		err = engine.Own(conn, loginName)
 	}
 	if err != nil {
 		conn.Close()

@@ -1,9 +1,7 @@
 package memhost
 
 import (
-	"context"
 	"fmt"
-	"time"
 
 	"github.com/godbus/dbus/v5"
 )
@@ -43,24 +41,4 @@ func (o objects) Get(m dbus.Message, iface, name string) (dbus.Variant, *dbus.Er
 		err = dbus.NewError("org.freedesktop.DBus.Error.UnknownProperty", []any{"Unknown property " + name + "."})
 	}
 	return value, err
-}
-
-// own requests a service's name. It fails if another connection owns it.
-func own(conn *dbus.Conn, name string) error {
-	reply, err := conn.RequestName(name, dbus.NameFlagDoNotQueue)
-	if err == nil && reply != dbus.RequestNameReplyPrimaryOwner {
-		err = fmt.Errorf("another connection owns the name (reply %d)", reply)
-	}
-	if err != nil {
-		return fmt.Errorf("owning %s: %w", name, err)
-	}
-	return nil
-}
-
-// drop releases a name and closes its owner's connection. The name is free when it returns.
-func drop(conn *dbus.Conn, name string) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	defer cancel()
-	_ = conn.BusObject().CallWithContext(ctx, "org.freedesktop.DBus.ReleaseName", 0, name).Err // closing releases it too, but later
-	conn.Close()
 }

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/godbus/dbus/v5"
+
+	"lockkeeper.dev/lockkeeper/testbed/engine"
 )
 
 // Names of systemd on the bus.
@@ -214,7 +216,7 @@ func (u *Units) start(b *boot) error {
 		err = objects{u.properties}.export(conn, systemdPath)
 	}
 	if err == nil {
-		err = own(conn, systemdName)
+		err = engine.Own(conn, systemdName)
 	}
 	if err != nil {
 		conn.Close()
@@ -229,7 +231,7 @@ func (u *Units) stop() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.conn != nil {
-		drop(u.conn, systemdName)
+		engine.Drop(u.conn, systemdName)
 		u.conn = nil
 	}
 }

@@ -93,26 +93,6 @@ func (b *bus) connect(opts ...dbus.ConnOption) (*dbus.Conn, error) {
 
 func (b *bus) stop(grace time.Duration) { b.proc.end(grace, nil) }
 
-// own requests a well-known name for conn. It fails if another connection owns the name.
-func own(conn *dbus.Conn, name string) error {
-	reply, err := conn.RequestName(name, dbus.NameFlagDoNotQueue)
-	if err == nil && reply != dbus.RequestNameReplyPrimaryOwner {
-		err = fmt.Errorf("another connection owns the name (reply %d)", reply)
-	}
-	if err != nil {
-		return fmt.Errorf("owning %s: %w", name, err)
-	}
-	return nil
-}
-
-// drop releases a name and closes its owner's connection. When it returns, the bus has released the name, unless the bus itself is gone.
-func drop(conn *dbus.Conn, name string) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	defer cancel()
-	_ = conn.BusObject().CallWithContext(ctx, "org.freedesktop.DBus.ReleaseName", 0, name).Err // closing the connection would release the name too, but later
-	conn.Close()
-}
-
 // lastLines returns the end of a log for an error message: at most n lines and 4 KiB.
 func lastLines(text string, n int) string {
 	const limit = 4 << 10

@@ -11,6 +11,8 @@ import (
 
 	"github.com/godbus/dbus/v5"
 	"github.com/godbus/dbus/v5/prop"
+
+	"lockkeeper.dev/lockkeeper/testbed/engine"
 )
 
 // Names of logind on the bus.
@@ -85,7 +87,7 @@ func (l *Logind) Stop() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.conn != nil {
-		drop(l.conn, loginName)
+		engine.Drop(l.conn, loginName)
 		l.conn = nil
 	}
 }
@@ -167,7 +169,7 @@ func (l *Logind) export(conn *dbus.Conn, sent *sentFiles) error {
 			return err
 		}
 	}
-	return own(conn, loginName)
+	return engine.Own(conn, loginName)
 }
 
 // reboot answers one call to reboot. It returns only after the observers of the host's events have received the event.

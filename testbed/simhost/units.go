@@ -8,6 +8,8 @@ import (
 
 	"github.com/godbus/dbus/v5"
 	"github.com/godbus/dbus/v5/prop"
+
+	"lockkeeper.dev/lockkeeper/testbed/engine"
 )
 
 // Names of systemd on the bus.
@@ -106,7 +108,7 @@ func (u *Units) startLocked(b *boot) error {
 		}})
 	}
 	if err == nil {
-		err = own(conn, systemdName)
+		err = engine.Own(conn, systemdName)
 	}
 	if err != nil {
 		return fail(err)
@@ -144,7 +146,7 @@ func (u *Units) stop() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.conn != nil {
-		drop(u.conn, systemdName)
+		engine.Drop(u.conn, systemdName)
 		u.conn = nil
 	}
 }

@@ -95,7 +95,8 @@ func (m *Machine) startLocked() {
 	}
 	toml := "log_level = \"" + m.f.logLevel() + "\"\n[metrics]\nlisten = \"\"\n" +
 		fmt.Sprintf("[coordinator]\nkubeconfig = %q\n", filepath.Join(a.root, "etc/lockkeeper/coordinator.kubeconfig")) + m.f.opts.Config
-	m.f.must(writeFile(a.root, "etc/lockkeeper/lockkeeper.toml", toml))
+	m.f.must(m.mem.WriteFile("etc/lockkeeper/lockkeeper.toml", toml))
+	m.f.must(m.mem.WriteUptime())
 	load := func() (*config.Config, []config.Warning, error) {
 		return config.Load(config.Options{File: filepath.Join(a.root, "etc/lockkeeper/lockkeeper.toml"), Testbed: true})
 	}
@@ -135,8 +136,8 @@ func (m *Machine) stopAgents(within time.Duration) {
 	}
 }
 
-// Kill kills lockkeeper, and systemd starts it again.
-func (m *Machine) Kill() {
+// killAgents kills lockkeeper, and systemd starts it again.
+func (m *Machine) killAgents() {
 	m.mu.Lock()
 	agents := m.agents
 	m.agents = nil
@@ -145,7 +146,7 @@ func (m *Machine) Kill() {
 		a.kill()
 	}
 	m.f.tasks.Go(func() {
-		if sleep(m.f.ctx, time.Second) {
+		if pause(m.f.ctx, time.Second) == nil {
 			m.startAgent()
 		}
 	})
@@ -172,7 +173,11 @@ func (a *agentRun) kill() {
 		c.Close()
 	}
 	a.cancel()
-	<-a.done
+	select {
+	case <-a.done:
+	case <-time.After(agentEnds):
+		a.m.f.problem("%s: lockkeeper has not ended %v after its context", a.m.name, agentEnds)
+	}
 }
 
 // dial connects the process to its host's bus.

@@ -103,7 +103,7 @@ func (f *Fleet) outlastLies(host string, within time.Duration, seed uint64) stri
 		defer close(over)
 		for i := 0; ; i++ {
 			f.exec.people.lie(lie, r, i)
-			if !sleep(ctx, lieAgain) {
+			if pause(ctx, lieAgain) != nil {
 				return
 			}
 		}

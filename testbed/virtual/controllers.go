@@ -37,7 +37,7 @@ func (f *Fleet) runControllers() {
 			return
 		case <-tick.C:
 		case <-f.kick:
-			if !sleep(f.ctx, 100*time.Millisecond) {
+			if pause(f.ctx, 100*time.Millisecond) != nil {
 				return
 			}
 		}
@@ -58,16 +58,15 @@ func (f *Fleet) createBudget(name string) error {
 	return err
 }
 
-// machine returns the host of a Node, if it is up.
+// running reports whether the host of a Node is up.
 func (f *Fleet) running(node string) bool {
-	for _, m := range f.hosts {
-		if m.name == node {
-			m.mu.Lock()
-			defer m.mu.Unlock()
-			return m.up
-		}
+	m := f.machine(node)
+	if m == nil {
+		return false
 	}
-	return false
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.up
 }
 
 // controlNodes marks the Nodes of hosts that have been down for a while.

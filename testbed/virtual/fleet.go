@@ -6,8 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -119,8 +117,8 @@ func New(dir string, o Options) *Fleet {
 	for _, m := range f.hosts {
 		m.powerOn(false)
 	}
-	for len(f.Server.List("nodes")) < o.Hosts {
-		time.Sleep(time.Second)
+	if _ = pause(f.ctx, 2*kubeletStarts); len(f.Server.List("nodes")) < o.Hosts {
+		f.problem("%d Nodes, expected %d: kubelets have not registered theirs", len(f.Server.List("nodes")), o.Hosts)
 	}
 	f.Judge.Begin()
 	for _, m := range f.hosts {
@@ -133,7 +131,7 @@ func New(dir string, o Options) *Fleet {
 func (f *Fleet) Close() {
 	f.end()
 	for _, m := range f.hosts {
-		m.close()
+		m.powerOff()
 	}
 	f.exec.Close()
 	f.tasks.Wait()
@@ -291,7 +289,7 @@ func (f *Fleet) wrote(w apiserver.Write) {
 // excuse returns why the judge does not judge a write to a Node, or "".
 func (f *Fleet) excuse(w *apiserver.Write) string {
 	switch w.User {
-	case admin, userAdmin: // whatever an admin does is meant
+	case admin, userAdmin: // an admin means it
 		return "an admin's write"
 	case thiefUser:
 		return "a thief's write"
@@ -323,25 +321,4 @@ func (f *Fleet) Host(i int) *Machine { return f.hosts[i] }
 func (f *Fleet) Node(name string) *corev1.Node {
 	n, _ := f.Server.Get("nodes", "", name).(*corev1.Node)
 	return n
-}
-
-// writeFile writes a file below a directory.
-func writeFile(dir, name, text string) error {
-	path := filepath.Join(dir, name)
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return err
-	}
-	return os.WriteFile(path, []byte(text), 0o600)
-}
-
-// sleep waits; it reports false if ctx ended before.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
 }

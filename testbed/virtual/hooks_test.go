@@ -30,7 +30,7 @@ func TestHookUnits(t *testing.T) {
 			t.Error(why)
 		}
 		var ran []string
-		for _, r := range f.Host(0).Services().Units().Runs() {
+		for _, r := range f.Host(0).mem.Units().Runs() {
 			ran = append(ran, strings.TrimSuffix(r.Unit, ".service")+" "+r.Result)
 		}
 		// The crash was the reboot that the turn needed.
@@ -80,7 +80,7 @@ func TestHookViolations(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				f := New(memoryDir(t), Options{Hosts: 1, Hooks: map[v1alpha1.State]time.Duration{v1alpha1.StateBeforeUncordon: time.Second}})
+				f := New(t.TempDir(), Options{Hosts: 1, Hooks: map[v1alpha1.State]time.Duration{v1alpha1.StateBeforeUncordon: time.Second}})
 				defer f.Close()
 				time.Sleep(time.Minute)
 				x.do(f, f.Host(0))

@@ -11,15 +11,15 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"lockkeeper.dev/lockkeeper/kube"
+	"lockkeeper.dev/lockkeeper/node/turn"
 )
 
 const (
-	kubeletStarts   = 5 * time.Second
-	kubeletStatus   = time.Minute // between two writes of the status
-	kubeletRetries  = 5 * time.Second
-	podStops        = 5 * time.Second
-	silentAfter     = 40 * time.Second // then the node controller takes a node for dead
-	labelControlPln = "node-role.kubernetes.io/control-plane"
+	kubeletStarts  = 5 * time.Second
+	kubeletStatus  = time.Minute // between two writes of the status
+	kubeletRetries = 5 * time.Second
+	podStops       = 5 * time.Second
+	silentAfter    = 40 * time.Second // then the node controller takes a node for dead
 )
 
 // kubelet is a host's kubelet during one boot.
@@ -48,20 +48,20 @@ func (k *kubelet) stop() {
 }
 
 func (k *kubelet) run(ctx context.Context) {
-	if !sleep(ctx, kubeletStarts) {
+	if pause(ctx, kubeletStarts) != nil {
 		return
 	}
 	for k.register(ctx) != nil { // the network is down
-		if !sleep(ctx, kubeletRetries) {
+		if pause(ctx, kubeletRetries) != nil {
 			return
 		}
 	}
 	for ctx.Err() == nil {
-		pause := kubeletStatus
+		next := kubeletStatus
 		if err := k.status(ctx, corev1.ConditionTrue); err != nil && !apierrors.IsNotFound(err) {
-			pause = kubeletRetries
+			next = kubeletRetries
 		}
-		if !sleep(ctx, pause) {
+		if pause(ctx, next) != nil {
 			return
 		}
 	}
@@ -73,7 +73,7 @@ func (k *kubelet) register(ctx context.Context) error {
 	n.Name = k.m.name
 	n.Labels = map[string]string{corev1.LabelHostname: n.Name, corev1.LabelOSStable: "linux"}
 	if k.m.controlPlane {
-		n.Labels[labelControlPln] = ""
+		n.Labels[turn.LabelControlPlane] = ""
 	}
 	_, err := k.client.CoreV1().Nodes().Create(ctx, n, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {

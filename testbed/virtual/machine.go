@@ -36,6 +36,7 @@ const (
 	shutdownTakes = 20 * time.Second
 	bootTakes     = 40 * time.Second
 	agentStop     = 10 * time.Second // how long systemd waits for the agent to stop
+	agentEnds     = 2 * time.Minute  // in which an agent has to end that reaches nothing any more
 )
 
 func (f *Fleet) newMachine(i int) *Machine {
@@ -54,18 +55,12 @@ contexts: [{name: c, context: {cluster: c, user: u}}]
 current-context: c
 `
 	m.defineHooks()
-	f.must(writeFile(m.root, "etc/kubernetes/kubelet.conf", fmt.Sprintf(kubeconfig, "host")))
+	f.must(m.mem.WriteFile("etc/kubernetes/kubelet.conf", fmt.Sprintf(kubeconfig, "host")))
 	if m.candidate {
-		f.must(writeFile(m.root, "etc/lockkeeper/coordinator.kubeconfig", fmt.Sprintf(kubeconfig, "coordinator")))
+		f.must(m.mem.WriteFile("etc/lockkeeper/coordinator.kubeconfig", fmt.Sprintf(kubeconfig, "coordinator")))
 	}
 	return m
 }
-
-// Name returns the name of the host and of its Node.
-func (m *Machine) Name() string { return m.name }
-
-// Services returns the host's services: update engine, logind, units.
-func (m *Machine) Services() *memhost.Host { return m.mem }
 
 // delayed delays the calls of lockkeeper.
 func (m *Machine) delayed(membus.Transit) membus.Verdict {
@@ -87,7 +82,7 @@ func (m *Machine) powerOn(agent bool) {
 // reboot ends the boot as systemd does, and boots again.
 func (m *Machine) reboot() {
 	m.powerOff()
-	if sleep(m.f.ctx, bootTakes) {
+	if pause(m.f.ctx, bootTakes) == nil {
 		m.powerOn(true)
 	}
 }
@@ -125,7 +120,7 @@ func (m *Machine) bootAfterCrash() {
 	crashed := m.crashed
 	m.crashed = false
 	m.mu.Unlock()
-	if crashed && sleep(m.f.ctx, bootTakes) {
+	if crashed && pause(m.f.ctx, bootTakes) == nil {
 		m.powerOn(true)
 	}
 }
@@ -153,8 +148,4 @@ func (m *Machine) stagedVersion() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.expected
-}
-
-func (m *Machine) close() {
-	m.powerOff()
 }

@@ -38,7 +38,7 @@ func (m *Machine) unfinished() string {
 	describe := func(what string) string {
 		return fmt.Sprintf("%s; state %q, wants %q, held %v, ack %v, cordoned %t, ready %t", what, n.State, n.Wants, n.Held, n.Ack, n.Unschedulable, n.Ready)
 	}
-	runs, staged := m.version(), m.stagedVersion()
+	runs, staged := m.mem.Version(), m.stagedVersion()
 	switch {
 	case n.State != v1alpha1.StateIdle:
 		return describe("it is not idle")
@@ -81,7 +81,7 @@ func (f *Fleet) Arrive(within time.Duration, except ...string) string {
 	for end := time.Now().Add(within); ; {
 		why := f.Unfinished(except...)
 		f.clearFailed(except)
-		if why == "" || time.Now().After(end) || !sleep(f.ctx, 10*time.Second) {
+		if why == "" || time.Now().After(end) || pause(f.ctx, 10*time.Second) != nil {
 			return why
 		}
 	}

@@ -3,7 +3,6 @@ package virtual
 import (
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -79,7 +78,7 @@ func run(t *testing.T, o Options, p Plan, logged bool) (res Result) {
 			o.Log = func(text string) { res.log = append(res.log, text) }
 		}
 		o.Plan = p
-		f := New(memoryDir(t), o)
+		f := New(t.TempDir(), o)
 		defer func() {
 			f.Close()
 			res.Faults, res.Took, res.trace = f.exec.Fired(), time.Since(f.began), f.trace
@@ -99,14 +98,4 @@ func run(t *testing.T, o Options, p Plan, logged bool) (res Result) {
 		res.Why = f.finish(p.Seed)
 	})
 	return res
-}
-
-// memoryDir returns a temporary directory for the hosts' files, in memory where the machine has such a file system.
-func memoryDir(t *testing.T) string {
-	dir, err := os.MkdirTemp("/dev/shm", "lockkeeper-virtual-")
-	if err != nil {
-		return t.TempDir()
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	return dir
 }

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"lockkeeper.dev/lockkeeper/testbed/rig"
 )
 
 const (
@@ -18,19 +20,6 @@ const (
 	// reduceWithin bounds the search for a smaller plan that fails in the same way, in real time.
 	reduceWithin = 2 * time.Minute
 )
-
-// number reads a number from the environment.
-func number(t *testing.T, name string) (n uint64, ok bool) {
-	text := os.Getenv(name)
-	if text == "" {
-		return 0, false
-	}
-	n, err := strconv.ParseUint(text, 10, 64)
-	if err != nil {
-		t.Fatalf("%s=%q, expected a number", name, text)
-	}
-	return n, true
-}
 
 // tally is a campaign: the next seed, and what its runs add up to.
 type tally struct {
@@ -84,15 +73,11 @@ func TestHostile(t *testing.T) {
 }
 
 func campaign(t *testing.T, name string, within time.Duration, plan func(uint64, Shape) Plan) {
-	first, given := number(t, "LOCKKEEPER_SEED")
-	if !given {
-		first = 1
-	}
-	runs, _ := number(t, "LOCKKEEPER_RUNS")
+	first, runs := rig.Number(t, "LOCKKEEPER_SEED", 1), rig.Number(t, "LOCKKEEPER_RUNS", 0)
 	if testing.Short() && runs == 0 {
 		t.Skip("it takes a minute")
 	}
-	soak, _ := number(t, "LOCKKEEPER_SOAK")
+	soak := rig.Number(t, "LOCKKEEPER_SOAK", 0)
 	c := &tally{began: time.Now(), next: first}
 	over := func() bool {
 		switch {
@@ -136,7 +121,7 @@ func campaign(t *testing.T, name string, within time.Duration, plan func(uint64,
 // explain fails the test with what is needed to see why a run failed: a plan that is as small as possible, and the requests
 // that matter.
 func explain(t *testing.T, o Options, p Plan, res *Result) {
-	t.Errorf("%s\nmake it again with LOCKKEEPER_SEED=%d LOCKKEEPER_RUNS=1", res.Why, p.Seed)
+	t.Errorf("%s\nrun it again with LOCKKEEPER_SEED=%d LOCKKEEPER_RUNS=1", res.Why, p.Seed)
 	if testing.Short() {
 		return
 	}

@@ -2,9 +2,6 @@ package virtual
 
 import (
 	"net/http"
-	"os"
-	"path/filepath"
-	"strings"
 	"time"
 
 	policyv1 "k8s.io/api/policy/v1"
@@ -38,8 +35,8 @@ func (f *Fleet) machine(name string) *Machine {
 // Client returns a way to the API server that no fault affects.
 func (f *Fleet) Client(user string) http.RoundTripper { return f.Server.Client(user) }
 
-// Kill kills lockkeeper on the host; see [Machine.Kill].
-func (f *Fleet) Kill(host string) { f.machine(host).Kill() }
+// Kill kills lockkeeper on the host, and the host's systemd starts it again.
+func (f *Fleet) Kill(host string) { f.machine(host).killAgents() }
 
 // Freeze stops all that goes in or out of the host's processes.
 func (f *Fleet) Freeze(host string) { f.machine(host).eachTransport((*Transport).Freeze) }
@@ -137,14 +134,3 @@ func (f *Fleet) AddPod(host string) { f.createPod("late-"+host, host) }
 
 // Restore sets the store back.
 func (f *Fleet) Restore(s any) { f.rewind(s.(*apiserver.Snapshot)) }
-
-// version returns the version that the host runs, or ran last.
-func (m *Machine) version() string {
-	text, _ := os.ReadFile(filepath.Join(m.root, "etc/os-release"))
-	for line := range strings.Lines(string(text)) {
-		if v, ok := strings.CutPrefix(strings.TrimSpace(line), "VERSION_ID="); ok {
-			return strings.Trim(v, `"`)
-		}
-	}
-	return ""
-}

@@ -31,7 +31,7 @@ func inBubble(t *testing.T, o Options, test func(t *testing.T, f *Fleet)) {
 	synctest.Test(t, func(t *testing.T) {
 		var lines []string
 		o.Log = func(text string) { lines = append(lines, text) }
-		f := New(memoryDir(t), o)
+		f := New(t.TempDir(), o)
 		defer func() {
 			f.Close()
 			if why := f.Verdict(); why != "" {
