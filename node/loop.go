@@ -28,6 +28,12 @@ const (
 	// maxSteps bounds how many reads and writes follow each other without a pause. Three are
 	// usual. A bug that causes more must not flood the API server.
 	maxSteps = 12
+	// writesAtOnce and writeEvery bound the host's writes to its Node: that many at once, and
+	// then one in that time. A turn takes about ten. Without the bound, two processes that each
+	// find the other's record in their Node, as those of two hosts with one identity do, would
+	// write as fast as the API server answers.
+	writesAtOnce = 60
+	writeEvery   = 2 * time.Second
 )
 
 // loop runs rounds until ctx ends.
@@ -126,6 +132,8 @@ func (h *Host) round(ctx context.Context) (step.Decision, error) {
 				// Without the read, the host does not know whether the drain may continue.
 				h.drain.Stop()
 			}
+		case d.Write != nil && !h.writes.Allow():
+			err = hostError{fmt.Errorf("%d writes to the Node without a pause; does another process, or another host with the same identity, write to it?", writesAtOnce)}
 		case d.Write != nil:
 			err = h.write(ctx, &o.Node, d.Write)
 		default:

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
@@ -152,6 +153,7 @@ type Host struct {
 	rested       local.Host        // the record of the last decision without a read or a write
 	reported     local.Host        // the last record that was reported
 	failures     int               // failed rounds in a row
+	writes       *rate.Limiter     // of writes to the Node
 	troubled     loggedTrouble
 	blockers     blockers
 	inhibitors   []systemd.Inhibitor // those that block a shutdown, as of the last observation
@@ -191,7 +193,7 @@ func New(o Options) (*Host, error) {
 		o.Log.Warn("cannot read a file that describes this host's OS; the values from it are published as empty", "err", err)
 	}
 	h := &Host{Options: o, log: o.Log, self: self, settings: o.Settings,
-		kick: make(chan struct{}, 1)}
+		kick: make(chan struct{}, 1), writes: rate.NewLimiter(rate.Every(writeEvery), writesAtOnce)}
 	h.hostUpdate = publish.NewHostUpdate(publish.Options{
 		Log: o.Log, Version: o.Version, StateDir: filepath.Join(o.Root, StateDir), Coordinator: o.Coordinator,
 		FirstRead: func() {

@@ -87,7 +87,7 @@ func (c *Conditions) patch() (p *kube.Patch, failing bool) {
 // not leave a condition that says that it drains.
 func (c *Conditions) Run(ctx context.Context) {
 	var since, notBefore time.Time // since is when a write became necessary, zero if none is
-	failures, tokens := 0, newTokens(time.Now())
+	failures, limiter := 0, newLimiter()
 	for {
 		pause := time.Hour
 		p, failing := c.patch()
@@ -100,7 +100,7 @@ func (c *Conditions) Run(ctx context.Context) {
 			if failing {
 				notBefore = time.Now().Add(publishAgain + rand.N(afterGap))
 			}
-			pause = max(time.Until(since.Add(conditionsAfter)), time.Until(notBefore), tokens.wait(time.Now(), 0))
+			pause = max(time.Until(since.Add(conditionsAfter)), time.Until(notBefore), untilToken(limiter, 0))
 		}
 		if pause > 0 {
 			if timing.Wait(ctx, c.kick, pause) != nil {
@@ -109,7 +109,7 @@ func (c *Conditions) Run(ctx context.Context) {
 			continue
 		}
 		outcome, err := c.write(ctx, *p)
-		tokens.take(time.Now())
+		limiter.Allow()
 		switch outcome {
 		case kube.Written:
 			since, failures = time.Time{}, 0

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
@@ -214,7 +215,7 @@ func (p *HostUpdate) Run(ctx context.Context, store Store) {
 	// last is when the last request ended. It includes the first read, so that a process that
 	// has just started waits until it knows more.
 	var last, notBefore time.Time
-	failures, tokens := 0, newTokens(time.Now())
+	failures, limiter := 0, newLimiter()
 	for {
 		pause := time.Hour
 		d, failing := p.difference()
@@ -225,9 +226,9 @@ func (p *HostUpdate) Run(ctx context.Context, store Store) {
 		case d == hostupdate.Same:
 			pause = time.Until(last.Add(timing.Jitter(checkEvery)))
 		case d == hostupdate.News:
-			pause = max(time.Until(last.Add(newsEvery)), tokens.wait(time.Now(), 0))
+			pause = max(time.Until(last.Add(newsEvery)), untilToken(limiter, 0))
 		default:
-			pause = max(time.Until(last.Add(progressEvery)), tokens.wait(time.Now(), reserve))
+			pause = max(time.Until(last.Add(progressEvery)), untilToken(limiter, reserve))
 		}
 		if failing { // as the loop's requests do
 			notBefore = time.Now().Add(publishAgain + rand.N(afterGap))
@@ -249,7 +250,7 @@ func (p *HostUpdate) Run(ctx context.Context, store Store) {
 		}
 		if last = time.Now(); err == nil {
 			if failures = 0; !reads {
-				tokens.take(last)
+				limiter.AllowN(last, 1)
 			}
 			continue
 		}
@@ -350,12 +351,9 @@ func (p *HostUpdate) write(ctx context.Context, store Store) error {
 	return nil
 }
 
-// tokens limits the writes of a value that flaps: the first burst writes are not delayed, and
+// newLimiter limits the writes of a value that flaps: the first burst writes are not delayed, and
 // further writes wait for one token every refill.
-type tokens struct {
-	left float64
-	at   time.Time
-}
+func newLimiter() *rate.Limiter { return rate.NewLimiter(rate.Every(refill), burst) }
 
 const (
 	burst   = 20
@@ -363,15 +361,7 @@ const (
 	reserve = 10 // tokens that writes of progress leave for other changes
 )
 
-func newTokens(now time.Time) *tokens { return &tokens{burst, now} }
-
-// wait returns how long it takes until there is one token more than spare.
-func (t *tokens) wait(now time.Time, spare float64) time.Duration {
-	t.left, t.at = min(burst, t.left+now.Sub(t.at).Seconds()/refill.Seconds()), now
-	return time.Duration((spare + 1 - t.left) * float64(refill))
-}
-
-func (t *tokens) take(now time.Time) {
-	t.wait(now, 0)
-	t.left--
+// untilToken returns how long it takes until the limiter has one token more than spare.
+func untilToken(l *rate.Limiter, spare float64) time.Duration {
+	return time.Duration((spare + 1 - l.Tokens()) * float64(refill))
 }

@@ -16,7 +16,7 @@ func (h *Host) WriteFile(name, text string) error {
 		return fmt.Errorf("creating the directory of %s on %s: %w", name, h.o.Name, err)
 	}
 	// A reader never sees a part of the file.
-	err := os.WriteFile(path+".new", []byte(text), 0o644)
+	err := os.WriteFile(path+".new", []byte(text), 0o600)
 	if err == nil {
 		err = os.Rename(path+".new", path)
 	}

@@ -44,11 +44,12 @@ func (m *Machine) startAgent() {
 	}
 }
 
-// startAnother starts a second process next to the one that runs, as an admin's mistake would.
+// startAnother starts a second process next to the one that runs, as an admin's mistake would: in another mount namespace, so that the
+// lock in /run does not prevent it.
 func (m *Machine) startAnother() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.up {
+	if m.up && len(m.agents) == 1 {
 		m.startLocked()
 	}
 }
@@ -257,7 +258,10 @@ func (a *agentRun) transport(identity string, _ http.RoundTripper) http.RoundTri
 		l.Sever()
 	}
 	a.links = append(a.links, l)
-	return evictions{a, l}
+	if by == roleCoordinator {
+		return l
+	}
+	return &paced{f: a.m.f, host: a.m.name, next: evictions{a, l}}
 }
 
 // lines passes the lines of a process's log on, until it is killed.

@@ -5,7 +5,10 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
+	"sync"
+	"time"
 
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,7 +24,7 @@ type conditional struct {
 	next http.RoundTripper
 }
 
-// RoundTrip sends a request.
+// RoundTrip sends a request, and checks it.
 func (c conditional) RoundTrip(r *http.Request) (*http.Response, error) {
 	if what := precondition(r); what != "" {
 		body, err := io.ReadAll(r.Body)
@@ -64,4 +67,37 @@ func conditionalOn(body []byte) bool {
 		return o.DeleteOptions != nil && o.DeleteOptions.Preconditions != nil && o.DeleteOptions.Preconditions.UID != nil
 	}
 	return false
+}
+
+// mostWrites bounds how often a process may write its host's Node within a minute: the host's loop 90 times, the conditions 22 times.
+const mostWrites = 120
+
+// paced checks that a host's process does not write its Node all the time.
+type paced struct {
+	f    *Fleet
+	host string
+	next http.RoundTripper
+
+	mu       sync.Mutex
+	writes   []time.Time // within the last minute
+	reported bool
+}
+
+// RoundTrip sends a request, and counts it.
+func (p *paced) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Method == http.MethodPatch && strings.HasPrefix(r.URL.Path, "/api/v1/nodes/") {
+		p.count()
+	}
+	return p.next.RoundTrip(r)
+}
+
+func (p *paced) count() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Now()
+	p.writes = append(slices.DeleteFunc(p.writes, func(at time.Time) bool { return now.Sub(at) > time.Minute }), now)
+	if len(p.writes) > mostWrites && !p.reported {
+		p.reported = true
+		p.f.problem("Quiet: %s: more than %d writes to its Node within a minute", p.host, mostWrites)
+	}
 }

@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"os"
 	"runtime/debug"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,7 +14,9 @@ import (
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/klog/v2"
 
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/kube/dirwatch"
+	"lockkeeper.dev/lockkeeper/node/turn"
 )
 
 func TestMain(m *testing.M) {
@@ -30,7 +34,13 @@ func inBubble(t *testing.T, o Options, test func(t *testing.T, f *Fleet)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		var lines []string
-		o.Log = func(text string) { lines = append(lines, text) }
+		also := o.Log
+		o.Log = func(text string) {
+			lines = append(lines, text)
+			if also != nil {
+				also(text)
+			}
+		}
 		f := New(t.TempDir(), o)
 		defer func() {
 			f.Close()
@@ -58,6 +68,37 @@ func TestRollout(t *testing.T) {
 		}
 		if r, _ := f.Judge.End(); r.Reboots != 3 || r.MaxDisturbed != 1 {
 			t.Errorf("%d reboots with at most %d nodes disturbed, expected 3 and 1", r.Reboots, r.MaxDisturbed)
+		}
+	})
+}
+
+// TestTwoProcesses checks that two processes on one host, each of which finds the other's record in its Node, do not write all the time
+// (the rule Quiet), say what is wrong, and that the host takes its turn after one of them has gone.
+func TestTwoProcesses(t *testing.T) {
+	var said atomic.Bool
+	inBubble(t, Options{Hosts: 2, Workloads: 1, Log: func(line string) {
+		if strings.Contains(line, "another host with the same identity") {
+			said.Store(true)
+		}
+	}}, func(t *testing.T, f *Fleet) {
+		host := f.Hosts()[0]
+		f.BlockDrains(host)
+		time.Sleep(time.Minute) // until the pod runs
+		f.Stage(host, "2.0.0")
+		for end := time.Now().Add(time.Hour); turn.FromNode(f.Node(host)).State != v1alpha1.StateDraining; time.Sleep(time.Second) {
+			if time.Now().After(end) {
+				t.Fatal("it does not drain within an hour")
+			}
+		}
+		f.StartSecond(host)
+		time.Sleep(10 * time.Minute)
+		if !said.Load() {
+			t.Error("neither process says that another one writes to its Node")
+		}
+		f.StopSecond(host)
+		f.AllowDrains(host)
+		if why := f.Arrive(2 * time.Hour); why != "" {
+			t.Errorf("after two hours: %s", why)
 		}
 	})
 }
