@@ -24,7 +24,7 @@ JOBS ?= 4
 FUZZTIME ?= 1m
 # The files that `make simulate` reads.
 FLEET ?= testbed/simulate/testdata/three-policies.yaml
-# The bugs that `make mutants-effects` plants: BUG='first page' or BUG=lock.txt.
+# The bugs that `make bugs` plants: BUG='first page' or BUG=lock.txt.
 BUG ?=
 # A planted offender for `make demo`: OFFENDER=budget.
 OFFENDER ?=
@@ -127,9 +127,9 @@ mutants: ## Break the pure packages in one place at a time, and list what their 
 	@cd testbed && $(GO) build -o ../bin/mutants ./cmd/mutants
 	@exec nice -n 19 bin/mutants -gremlins "$$($(TOOL) -n gremlins)" -packages '$(PACKAGES)'
 
-.PHONY: mutants-effects
-mutants-effects: deps ## Check that the tests find each bug of testbed/mutants (BUG=… selects by name)
-	cd testbed && LOCKKEEPER_MUTANTS='$(BUG)' $(GO) test -timeout 6h -count 1 -v -run 'TestBugs$$' ./mutants
+.PHONY: bugs
+bugs: deps ## Check that the tests find each bug of testbed/bugs (BUG=… selects by name)
+	cd testbed && LOCKKEEPER_BUGS='$(BUG)' $(GO) test -timeout 6h -count 1 -v -run 'TestBugs$$' ./bugs
 
 .PHONY: bench
 bench: deps control-plane build ## Measure start, size, memory, requests and decisions, next to peers (about 8 minutes)

@@ -36,8 +36,8 @@ type Fault struct {
 	Times int
 }
 
-// Trigger is when a fault happens: After the start of the run or, if N is not 0, at the N-th request or event of the Class by the Process,
-// which is a host's name or "*" for all hosts together.
+// Trigger is when a fault happens: After the start of the run or, if N is not 0, After the N-th request or event of the Class by the Process,
+// which is a host's name or "*" for all hosts together. A fault of a request has no After beside N.
 type Trigger struct {
 	After   time.Duration
 	Process string
@@ -56,7 +56,9 @@ const (
 	momentAnswered Moment = "answered" // the sender has just received the answer
 )
 
-// String returns "1m30s" or "n1#2:host,patch,nodes@landed".
+var moments = []Moment{momentBefore, momentLanded, momentAnswered}
+
+// String returns "1m30s", "n1#2:host,patch,nodes@landed" or "n1#2:host,patch,nodes@landed+3s".
 func (t Trigger) String() string {
 	if t.N == 0 {
 		return t.After.String()
@@ -64,6 +66,9 @@ func (t Trigger) String() string {
 	s := fmt.Sprintf("%s#%d:%s", t.Process, t.N, t.Class)
 	if t.Moment != momentBefore {
 		s += "@" + string(t.Moment)
+	}
+	if t.After != 0 {
+		s += "+" + t.After.String()
 	}
 	return s
 }
@@ -171,8 +176,11 @@ func parseFault(fields []string) (f Fault, err error) {
 	return f, f.check()
 }
 
-// check reports a mode that the kind does not have. The executor would panic.
+// check reports a mode that the kind does not have, for which the executor would panic, and a time that it would ignore.
 func (f Fault) check() error {
+	if f.At.N > 0 && f.At.After > 0 && f.Kind.spec().request {
+		return fmt.Errorf("%s happens to a request, and not a time after it", f.Kind)
+	}
 	if s := f.Kind.spec(); len(s.modes) > 0 && !slices.Contains(s.modes, f.Mode) {
 		return fmt.Errorf("%s has no mode %q, expected one of %q", f.Kind, f.Mode, s.modes)
 	}
@@ -185,13 +193,19 @@ func parseTrigger(text string) (t Trigger, err error) {
 		t.After, err = time.ParseDuration(text)
 		return t, err
 	}
+	rest, after, delayed := strings.Cut(rest, "+")
 	rest, moment, _ := strings.Cut(rest, "@")
 	number, class, ok := strings.Cut(rest, ":")
 	t = Trigger{Process: process, Class: class, Moment: Moment(moment)}
+	if delayed {
+		if t.After, err = time.ParseDuration(after); err != nil {
+			return t, err
+		}
+	}
 	if t.N, err = strconv.Atoi(number); err != nil || !ok || t.N < 1 {
 		return t, fmt.Errorf("trigger %q, expected a duration or PROCESS#NUMBER:CLASS", text)
 	}
-	if !slices.Contains([]Moment{momentBefore, momentLanded, momentAnswered}, t.Moment) {
+	if !slices.Contains(moments, t.Moment) {
 		return t, fmt.Errorf("trigger %q: unknown moment %q", text, moment)
 	}
 	return t, nil
@@ -209,17 +223,30 @@ type Shape struct {
 	Hostile bool
 }
 
-const minFaults, maxFaults = 40, 400
+// minFaults and maxFaults are how many faults a plan has; the last burst may add mostAtOnce more.
+const minFaults, maxFaults, mostAtOnce = 40, 400, 6
 
 // NewPlan makes a plan from a seed. The same seed and shape make the same plan.
 func NewPlan(seed uint64, s Shape) Plan {
 	g := &generator{rand.New(rand.NewPCG(seed, 0x6c6f636b)), s, weights(s.Hostile)}
 	p := Plan{Seed: seed, Length: s.Length}
-	for range minFaults + g.IntN(maxFaults-minFaults+1) {
-		p.Faults = append(p.Faults, g.fault())
+	for n := minFaults + g.IntN(maxFaults-minFaults+1); len(p.Faults) < n; {
+		if g.IntN(8) == 0 {
+			p.Faults = append(p.Faults, g.burst()...)
+		} else {
+			p.Faults = append(p.Faults, g.fault())
+		}
 	}
-	slices.SortStableFunc(p.Faults, func(a, b Fault) int { return cmp.Compare(a.At.After, b.At.After) })
+	slices.SortStableFunc(p.Faults, func(a, b Fault) int { return cmp.Compare(a.At.time(), b.At.time()) })
 	return p
+}
+
+// time returns when the fault happens, or 0 if a request triggers it.
+func (t Trigger) time() time.Duration {
+	if t.N > 0 {
+		return 0
+	}
+	return t.After
 }
 
 type generator struct {
@@ -272,6 +299,36 @@ func (g *generator) fault() Fault {
 	return f
 }
 
+// burst returns several faults within a minute of one write that moves a turn: the write is lost or late, and meanwhile something happens to
+// its host, its turn or the cluster. Faults that are spread over a run rarely meet.
+func (g *generator) burst() (faults []Fault) {
+	c := pick(g.Rand, classesOfTurns)
+	host := pick(g.Rand, g.shape.Hosts)
+	at := Trigger{Process: host, Class: c.name, N: 1 + g.IntN(c.often)}
+	if strings.HasPrefix(c.name, string(roleCoordinator)) {
+		at.Process = "*"
+	}
+	for range 2 + g.IntN(mostAtOnce-1) {
+		f := g.fault()
+		s := f.Kind.spec()
+		if s.classes != nil && !slices.Contains(s.classes, c) {
+			continue
+		}
+		f.At = at
+		if !s.request {
+			f.At.Moment = pick(g.Rand, moments)
+			if g.IntN(2) == 0 {
+				f.At.After = g.duration(time.Millisecond, time.Minute)
+			}
+			if f.On != "" && g.IntN(4) > 0 {
+				f.On = host
+			}
+		}
+		faults = append(faults, f)
+	}
+	return faults
+}
+
 // trigger chooses when the fault happens. A fault of a request needs a request that it makes a difference to.
 func (g *generator) trigger(s kind, f Fault) Trigger {
 	classes := s.classes
@@ -303,7 +360,7 @@ func (g *generator) trigger(s kind, f Fault) Trigger {
 		t.N += 1 + g.IntN(max(c.often/8, 1))
 	}
 	if !s.request {
-		t.Moment = pick(g.Rand, []Moment{momentBefore, momentLanded, momentAnswered})
+		t.Moment = pick(g.Rand, moments)
 	}
 	return t
 }
@@ -337,6 +394,11 @@ var classesOfWrites = []class{
 	{"host,patch,nodes,ack,applying", 2}, {"host,patch,nodes,ack,uncordoning,done", 3},
 	{"host,create,pods/eviction", 12}, {"host,delete,pods", 2}, {"host,patch,hostupdates", 15},
 }
+
+// classesOfTurns are the writes that move a turn.
+var classesOfTurns = slices.DeleteFunc(slices.Clone(classesOfWrites), func(c class) bool {
+	return !strings.HasPrefix(c.name, "coordinator,patch,nodes,state,") && !strings.HasPrefix(c.name, "host,patch,nodes,ack,")
+})
 
 // classesOfLate are all writes. A grant that lands late is what an unknown outcome is dangerous for, so it is frequent.
 var classesOfLate = slices.Concat(classesOfWrites, slices.Repeat([]class{{"coordinator,patch,nodes,state,draining", 4}}, 8))

@@ -250,6 +250,21 @@ func (e *executor) Happened(ctx context.Context, host, class string) {
 
 // act implements [controller].
 func (e *executor) act(f Fault) <-chan struct{} {
+	if f.At.N == 0 || f.At.After == 0 {
+		return e.begin(f)
+	}
+	e.start(func() {
+		if pause(e.ending, f.At.After) == nil {
+			e.begin(f)
+		}
+	})
+	begun := make(chan struct{})
+	close(begun) // the request does not wait for it
+	return begun
+}
+
+// begin begins the fault now. It returns a channel that is closed when it has begun.
+func (e *executor) begin(f Fault) <-chan struct{} {
 	begun := make(chan struct{})
 	if f.At.Process != "" && f.On == "" && !f.Kind.spec().cluster {
 		f.On = f.At.Process // a fault that a request triggers, and that names no other host

@@ -307,9 +307,11 @@ func TestLiesAreRepeated(t *testing.T) {
 	}
 }
 
-// TestCounts: a fault that counts requests happens at the one that it names, and to as many as it says; an event of the fleet triggers too.
+// TestCounts: a fault that counts requests happens at the one that it names, and to as many as it says; an event of the fleet triggers too. A fault
+// may come some time later.
 func TestCounts(t *testing.T) {
-	text := "n1#2:host,patch,nodes lost mode=error times=2\n*#3:host,get kill n3\nn2#1:hook,before-drain crash n2 for=1m\n"
+	text := "n1#2:host,patch,nodes lost mode=error times=2\n*#3:host,get kill n3\nn2#1:hook,before-drain crash n2 for=1m\n" +
+		"n2#1:hook,before-drain+3s kill n1\n"
 	calls, _, log := play(t, text, func(t *testing.T, e *executor, fleet *fakeFleet) {
 		s := &standIn{}
 		send := func(process, method, want string) {
@@ -330,14 +332,17 @@ func TestCounts(t *testing.T) {
 		time.Sleep(time.Minute)
 		e.Happened(t.Context(), "n2", "hook,before-drain")
 		fleet.call("the hook")
-		if got, want := fmt.Sprint(e.Fired()), "map[crash:1 kill:1 lost:2]"; got != want {
+		time.Sleep(2 * time.Second)
+		fleet.call("2 s later")
+		time.Sleep(2 * time.Second)
+		if got, want := fmt.Sprint(e.Fired()), "map[crash:1 kill:2 lost:2]"; got != want {
 			t.Errorf("these faults have happened: %s, expected %s", got, want)
 		}
 	})
 	for i, c := range calls {
 		_, calls[i], _ = strings.Cut(c, " ")
 	}
-	if got, want := strings.Join(calls, ", "), "Kill n3, Crash n2, the hook, PowerOn n2"; got != want {
+	if got, want := strings.Join(calls, ", "), "Kill n3, Crash n2, the hook, 2 s later, Kill n1, PowerOn n2"; got != want {
 		t.Errorf("the fleet gets %q, expected %q; the trace:\n%v", got, want, log)
 	}
 }

@@ -89,7 +89,7 @@ func campaign(t *testing.T, name string, within time.Duration, plan func(uint64,
 		return time.Since(c.began) > within
 	}
 	workers := 1
-	if soak > 0 && runs == 0 {
+	if soak > 0 || runs > 1 {
 		workers = runtime.GOMAXPROCS(0)
 	}
 	var working sync.WaitGroup

@@ -1,4 +1,4 @@
-// Package mutants keeps bugs that a maintainer could introduce into what lockkeeper does: into its loops, writes, watches
+// Package bugs keeps bugs that a maintainer could introduce into what lockkeeper does: into its loops, writes, watches
 // and D-Bus calls. testdata has them, by subject. Each has to be found by a unit test, or by the virtual fleet.
 //
 // A bug has a name, the file that it changes, and the test that finds it: the package's directory, and the name of the test.
@@ -13,6 +13,6 @@
 //
 // A bug changes functions only. All of them are compiled into the tests' binaries at once, and switched on one by one.
 //
-// `make test` checks that each bug still applies and compiles. `make mutants-effects` runs them; BUG='first page' selects
+// `make test` checks that each bug still applies and compiles. `make bugs` runs them; BUG='first page' selects
 // those whose name contains that text. If a changed line of the product is in a bug, change the bug too. Do not delete it.
-package mutants
+package bugs

@@ -1,6 +1,7 @@
-package mutants
+package bugs
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -33,8 +34,11 @@ type binaries struct {
 	passed  map[string]bool // by directory and test
 }
 
+// fleetDir is the package of the virtual fleet. Its campaigns get so many seeds to find a bug; LOCKKEEPER_RUNS is another number.
+const fleetDir, fleetRuns = "testbed/virtual", "40"
+
 // bound is how long the tests of a package may take.
-const bound = 10 * time.Minute
+const bound = 30 * time.Minute
 
 // run runs a test of a package, or all, with a bug; -1 stands for no bug. out is "" if the tests pass.
 func (b *binaries) run(t *testing.T, dir, test string, number int) (out string) {
@@ -53,13 +57,17 @@ func (b *binaries) run(t *testing.T, dir, test string, number int) (out string) 
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, binary, "-test.short", "-test.failfast", "-test.timeout", "3m")
+	cmd := exec.CommandContext(ctx, binary, "-test.short", "-test.failfast", "-test.timeout", bound.String())
+	cmd.Env = os.Environ()
+	if dir == fleetDir {
+		cmd.Env = append(cmd.Env, "LOCKKEEPER_SEED=1", "LOCKKEEPER_RUNS="+cmp.Or(os.Getenv("LOCKKEEPER_RUNS"), fleetRuns))
+	}
 	if test != "" {
 		cmd.Args = append(cmd.Args, "-test.run", "^"+test+"$")
 	}
 	cmd.Dir = filepath.Join(root, dir)
 	if cmd.WaitDelay = time.Minute; number >= 0 {
-		cmd.Env = append(os.Environ(), switchName+"="+strconv.Itoa(number))
+		cmd.Env = append(cmd.Env, switchName+"="+strconv.Itoa(number))
 	}
 	text, err := cmd.CombinedOutput()
 	switch {
@@ -70,6 +78,9 @@ func (b *binaries) run(t *testing.T, dir, test string, number int) (out string) 
 	}
 	return fmt.Sprintf("%v\n%s", err, text)
 }
+
+// broke is the rule that a seed of the virtual fleet broke.
+var broke = regexp.MustCompile(`(?m)seeds_test.go:\d+: (.*)`)
 
 var outcomes = []*regexp.Regexp{
 	regexp.MustCompile(`(?m)^--- FAIL: (\w+)`),
@@ -94,7 +105,11 @@ func (b *binaries) finds(t *testing.T, dir, test string, number int) string {
 	}
 	for _, by := range outcomes {
 		if m := by.FindStringSubmatch(out); m != nil {
-			return "./" + dir + " " + m[1]
+			by := "./" + dir + " " + m[1]
+			if m := broke.FindStringSubmatch(out); m != nil {
+				by += ": " + m[1][:min(len(m[1]), 120)]
+			}
+			return by
 		}
 	}
 	t.Errorf("the tests of %s did not run: %s", dir, out)
@@ -121,9 +136,9 @@ func importers(t *testing.T, dir string) []string {
 
 // TestBugs switches on one bug after the other, and fails for each that its test does not find.
 func TestBugs(t *testing.T) {
-	only, run := os.LookupEnv("LOCKKEEPER_MUTANTS")
+	only, run := os.LookupEnv("LOCKKEEPER_BUGS")
 	if !run {
-		t.Skip("set LOCKKEEPER_MUTANTS to a part of the names of bugs, or to nothing for all: make mutants-effects")
+		t.Skip("set LOCKKEEPER_BUGS to a part of the names of bugs, or to nothing for all: make bugs")
 	}
 	all := bugs(t)
 	tests := binaries{plant(t, all), t.TempDir(), map[string]string{}, map[string]bool{}}
