@@ -211,7 +211,7 @@ func TestModes(t *testing.T) {
 	}
 }
 
-// TestLateReboot delays the call on the bus. Logind.Reboot closes its connection after 10 s, so a later call finds nobody.
+// TestLateReboot delays the call on the bus. Logind.Reboot closes its connection after 10 s, so a later call reaches no service.
 func TestLateReboot(t *testing.T) {
 	for _, c := range []struct {
 		delay time.Duration

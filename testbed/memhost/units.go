@@ -65,7 +65,7 @@ type Run struct {
 	Result string
 }
 
-// Units is the host's systemd over all boots. Definitions stay until they are set again; states begin anew in each boot. Its
+// Units is the host's systemd over all boots. A definition stays until it is set again, and a boot begins with no unit started. Its
 // methods are safe for concurrent use.
 type Units struct {
 	h *Host

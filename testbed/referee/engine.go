@@ -282,7 +282,7 @@ func (e *engine) recount(n *node, judge bool) {
 	}
 	oldest, names, control := e.now, []string{}, []string{}
 	for _, o := range e.nodes {
-		if !o.disturbed || o != n && e.attack.lies(o.name) { // whoever lies can disturb its own node at any time
+		if !o.disturbed || o != n && e.attack.lies(o.name) { // a host that lies can disturb its own node at any time
 			continue
 		}
 		names = append(names, o.name)

@@ -23,7 +23,7 @@ type executor struct {
 
 	life   context.Context // ends with Close
 	end    context.CancelFunc
-	ending context.Context // ends when the quiet period begins: whatever lasts ends
+	ending context.Context // ends when the quiet period begins, and with it every fault that lasts
 	quiet  context.CancelFunc
 	calm   chan struct{}
 	tasks  sync.WaitGroup
@@ -127,7 +127,7 @@ func (e *executor) conclude() {
 	e.pending = nil
 	e.mu.Unlock()
 	e.quiet()
-	// Whatever lasts ends now, each in its own goroutine. What is under way in the network arrives within two minutes.
+	// Every fault that lasts ends now, in its own goroutine. What is under way in the network arrives within two minutes.
 	for e.life.Err() == nil && e.busy() {
 		_ = pause(e.life, time.Second)
 	}

@@ -103,7 +103,7 @@ func readFrame(r *bufio.Reader, binary bool) ([]byte, error) {
 
 // pass passes the events on until the watch ends.
 func (w *watch) pass() {
-	// The end of the request's context ends its body, as in net/http, even if nobody reads it.
+	// The end of the request's context ends its body, as in net/http, even if it is not read.
 	stop := context.AfterFunc(w.ctx, func() { w.events.CloseWithError(context.Cause(w.ctx)) })
 	defer func() {
 		stop()
