@@ -609,8 +609,9 @@ type PolicyTimeouts struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,9})?(h|m|s|ms)){1,4}$') && duration(self) >= duration('1s') && duration(self) <= duration('168h')",message="expected a duration of 1s to 168h, such as 15m or 1h30m"
 	HostHooks metav1.Duration `json:"hostHooks"`
 	// Rebooting is how long a host may take to reboot and to prove its health. After
-	// that the node is held as Overdue, and the turn keeps waiting. The same is true
-	// for the next two.
+	// that, a turn whose host has not committed to the reboot is backed out, unless
+	// drain.onTimeout is Wait. Otherwise the node is held as Overdue, and the turn
+	// keeps waiting.
 	//
 	// +optional
 	// +kubebuilder:default="30m"
@@ -618,7 +619,8 @@ type PolicyTimeouts struct {
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,9})?(h|m|s|ms)){1,4}$') && duration(self) >= duration('1s') && duration(self) <= duration('168h')",message="expected a duration of 1s to 168h, such as 15m or 1h30m"
 	Rebooting metav1.Duration `json:"rebooting"`
-	// Applying is how long a host may take to reload and restart units.
+	// Applying is how long a host may take to reload and restart units. After that,
+	// the same happens as in rebooting.
 	//
 	// +optional
 	// +kubebuilder:default="15m"
@@ -626,7 +628,8 @@ type PolicyTimeouts struct {
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,9})?(h|m|s|ms)){1,4}$') && duration(self) >= duration('1s') && duration(self) <= duration('168h')",message="expected a duration of 1s to 168h, such as 15m or 1h30m"
 	Applying metav1.Duration `json:"applying"`
-	// Uncordoning is how long a host may take to undo its cordon.
+	// Uncordoning is how long a host may take to undo its cordon. After that the node
+	// is held as Overdue, and the turn keeps waiting.
 	//
 	// +optional
 	// +kubebuilder:default="5m"

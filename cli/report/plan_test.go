@@ -311,7 +311,7 @@ func TestPlanJSON(t *testing.T) {
 				stage("before-drain", map[string]any{"hooks": []any{map[string]any{"name": "move-leader", "timeout": "20m0s", "onTimeout": "Abort"}}}),
 				stage("draining", map[string]any{"limit": "2h0m0s", "onTimeout": "Force"}),
 				stage("before-reboot", map[string]any{"volumes": true}),
-				stage("rebooting", map[string]any{"limit": "30m0s", "onTimeout": "Wait"}),
+				stage("rebooting", map[string]any{"limit": "30m0s", "onTimeout": "Abort"}),
 				stage("uncordoning", map[string]any{"limit": "5m0s", "onTimeout": "Wait"}),
 			},
 			"rollout": map[string]any{"allowed": 1.0, "unavailable": 0.0, "opens": "2026-11-21T22:00:00Z", "onClose": "Cancel", "gates": []any{"alerts"}},

@@ -316,7 +316,11 @@ func stageWords(s *forecast.Stage) string {
 		parts = append(parts, "until no volume is attached")
 	}
 	if s.Limit.Duration > 0 {
-		parts = append(parts, fmt.Sprintf("%s, %s", page.Span(s.Limit.Duration), after[s.OnTimeout]))
+		then := after[s.OnTimeout]
+		if s.OnTimeout == v1alpha1.OnTimeoutAbort && s.State != v1alpha1.StateDraining {
+			then += " if the host has not begun; otherwise it is Overdue and keeps waiting"
+		}
+		parts = append(parts, fmt.Sprintf("%s, %s", page.Span(s.Limit.Duration), then))
 	}
 	return s.State.String() + ": " + strings.Join(parts, "; ")
 }

@@ -261,6 +261,8 @@ func (s *subject) stages(p *policy.Policy) {
 			stage.Volumes = at == v1alpha1.StateBeforeReboot && p.Terms.WaitForVolumeDetach && g.Drains
 		case at == v1alpha1.StateDraining:
 			stage.Limit.Duration, stage.OnTimeout = p.Terms.Limit(at), p.Terms.DrainTimeout
+		case at != v1alpha1.StateUncordoning && p.Terms.DrainTimeout != v1alpha1.OnTimeoutWait:
+			stage.Limit.Duration, stage.OnTimeout = p.Terms.Limit(at), v1alpha1.OnTimeoutAbort // unless the host has begun
 		default:
 			stage.Limit.Duration, stage.OnTimeout = p.Terms.Limit(at), v1alpha1.OnTimeoutWait
 		}

@@ -257,7 +257,7 @@ func (c *intentCase) ends(before int) string {
 
 // aWhile is how long n1 rests with an intent. It is longer than every timeout of the turn, so that a
 // pause that did not stop the clock would end the turn, or show held=Overdue.
-const aWhile = 10 * time.Minute
+const aWhile = 15 * time.Minute
 
 // TestIntents compares the matrix with what rollout.Decide and step.Step do, in a model cluster.
 func TestIntents(t *testing.T) {

@@ -249,8 +249,8 @@ func (d *decision) silent(n *turn.Node) bool {
 	return !limit.After(d.Now)
 }
 
-// missing returns what the state waits for, "" if the turn can go on, and whether one of its
-// hooks or its drain is overdue with onTimeout Abort.
+// missing returns what the state waits for, "" if the turn can go on, and whether it is overdue and
+// ends now.
 func (d *decision) missing(n *turn.Node) (missing string, abort bool) {
 	acked := n.Ack.Turn == n.Turn
 	switch n.State {
@@ -266,7 +266,7 @@ func (d *decision) missing(n *turn.Node) (missing string, abort bool) {
 	case v1alpha1.StateRebooting:
 		switch {
 		case !n.Rebooted():
-			return "the host to reboot", false
+			return "the host to reboot", d.notBegun(n)
 		case !n.HasReport(v1alpha1.ReportDone):
 			return "the host to report that it is healthy", false
 		case !n.Ready:
@@ -274,7 +274,7 @@ func (d *decision) missing(n *turn.Node) (missing string, abort bool) {
 		}
 	case v1alpha1.StateApplying:
 		if !n.HasReport(v1alpha1.ReportDone) {
-			return "the host to apply its plan", false
+			return "the host to apply its plan", d.notBegun(n)
 		}
 	case v1alpha1.StateUncordoning:
 		if !n.HasReport(v1alpha1.ReportDone) || n.Mark {
@@ -284,6 +284,14 @@ func (d *decision) missing(n *turn.Node) (missing string, abort bool) {
 		}
 	}
 	return "", false
+}
+
+// notBegun reports whether the stage is overdue, and the host has not committed to a reboot or to
+// its plan: volumes stay attached, pods that came after the drain do not leave, or something on the
+// host inhibits shutdowns. Then the turn ends, like a drain that takes too long, unless the drain's
+// onTimeout is Wait.
+func (d *decision) notBegun(n *turn.Node) bool {
+	return !n.Committed() && n.Grant.Terms.DrainTimeout != v1alpha1.OnTimeoutWait && d.overdue(n)
 }
 
 // othersHooks returns the policy's hooks that have not confirmed, and whether one of them is
@@ -312,6 +320,7 @@ func (d *decision) missingHooks(n *turn.Node, acked bool) (string, bool) {
 	}
 	if v := volumes(n); v != "" && n.State == v1alpha1.StateBeforeReboot && detaches(g) {
 		waits = append(waits, v)
+		abort = abort || d.notBegun(n)
 	}
 	if n.State != v1alpha1.StateBeforeUncordon {
 		if !acked {

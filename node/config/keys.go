@@ -144,7 +144,7 @@ var keys = []Key{
 		func(c *Config) *[]string { return &c.Sources.ManagerNamespaces }),
 
 	key("reboot.session_delay", duration(0, time.Hour, 0), `"5m"`, reload,
-		"How long the host warns users who are logged in before it reboots.",
+		"How long the host warns users who are logged in before it reboots, but no more than half of the policy's `timeouts.rebooting`.",
 		func(c *Config) *time.Duration { return &c.Reboot.SessionDelay }),
 	key("reboot.min_uptime", duration(time.Minute, time.Hour, 0), `"2m"`, reload,
 		"How long after a boot the host vetoes the next reboot. Flatcar marks a boot as successful after 45 s.",

@@ -14,6 +14,16 @@ const (
 	maxLead = time.Minute
 )
 
+// SessionDelay returns how long the users of the host get in a turn: what the host's file says, but
+// no more than half of the time that the turn has for its reboot. A turn that has not begun to
+// reboot by the end of that time is backed out, so a longer delay would back out every turn.
+func SessionDelay(delay time.Duration, g *v1alpha1.Grant) time.Duration {
+	if g == nil {
+		return delay
+	}
+	return min(delay, g.Terms.Rebooting.Duration/2)
+}
+
 // Announcement is a reboot that logged-in users were warned of. It belongs to one process:
 // the next one announces the reboot again, and waits for the whole delay. The zero value
 // announces nothing.

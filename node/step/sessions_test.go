@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
@@ -108,5 +110,18 @@ func TestShortDelay(t *testing.T) {
 	a.Update(&o, &Decision{Waits: v1alpha1.ReasonSessions}, []string{"a"}, 2*time.Minute, now)
 	if got := a.Next(now); got != 90*time.Second {
 		t.Errorf("the last warning comes after %v, expected 1m30s", got)
+	}
+}
+
+// TestSessionDelay checks that users get no more than half of the time that a turn has for its reboot.
+func TestSessionDelay(t *testing.T) {
+	g := &v1alpha1.Grant{Terms: v1alpha1.Terms{Rebooting: metav1.Duration{Duration: 30 * time.Minute}}}
+	for delay, want := range map[time.Duration]time.Duration{0: 0, 5 * time.Minute: 5 * time.Minute, 15 * time.Minute: 15 * time.Minute, time.Hour: 15 * time.Minute} {
+		if got := SessionDelay(delay, g); got != want {
+			t.Errorf("of %v, users get %v, expected %v", delay, got, want)
+		}
+	}
+	if got := SessionDelay(time.Hour, nil); got != time.Hour {
+		t.Errorf("without a turn, users get %v", got)
 	}
 }

@@ -137,7 +137,7 @@ func to(state v1alpha1.State, events ...Event) []Edge {
 // commit, it gives the node back after the disruption, and the turn is gone.
 var (
 	backedOut = to(v1alpha1.StateBeforeUncordon, Vanished, Refused, Failed, FailedHealthy, Aborted, TakenBack)
-	givenBack = to(v1alpha1.StateBeforeUncordon, Refused, FailedHealthy, Cleared, TakenBack)
+	givenBack = to(v1alpha1.StateBeforeUncordon, Refused, FailedHealthy, Aborted, Cleared, TakenBack)
 	gone      = to(v1alpha1.StateAbsent, LetGo, Replaced)
 	released  = to(v1alpha1.StateAbsent, Released, LetGo)
 )

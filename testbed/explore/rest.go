@@ -60,8 +60,8 @@ type Rest struct {
 }
 
 // Rests returns all causes for which a turn may wait indefinitely: an intent, a failure that the host has reported, or
-// something outside of lockkeeper for which a stage is meant to wait: onTimeout is Wait, or the stage is rebooting,
-// applying, before-uncordon or uncordoning, which have no Abort. docs/safety.md has this table.
+// something outside of lockkeeper for which a stage is meant to wait: onTimeout is Wait, the host has committed to a
+// disruption, or the stage gives the node back, which has no Abort. docs/safety.md has this table.
 func Rests() []Rest { return slices.Clone(rests) }
 
 var rests = []Rest{
@@ -94,18 +94,22 @@ var rests = []Rest{
 		States: []v1alpha1.State{v1alpha1.StateDraining},
 		is:     func(p *progress, w world, s *state, i int) bool { return w == podsStay && s.n[i].pods && p.Wait },
 	}, {
-		Cause: "pods came after the drain, and cannot be evicted", End: "the pods leave", Held: v1alpha1.ReasonOverdue,
+		Cause: "pods came after the drain and cannot be evicted, and the drain has `onTimeout: Wait`, or the host has committed to the disruption", End: "the pods leave", Held: v1alpha1.ReasonOverdue,
 		States: []v1alpha1.State{v1alpha1.StateRebooting, v1alpha1.StateApplying},
-		is:     func(_ *progress, w world, s *state, i int) bool { return w == podsStay && s.n[i].latePod },
+		is: func(p *progress, w world, s *state, i int) bool {
+			return w == podsStay && s.n[i].latePod && (p.Wait || p.objects[s.n[i].api].committed())
+		},
 	}, {
-		Cause: "something on the host inhibits shutdowns", End: "the inhibitor is gone", Held: v1alpha1.ReasonOverdue,
+		Cause: "something on the host inhibits shutdowns, and the drain has `onTimeout: Wait`, or the host has committed to the reboot", End: "the inhibitor is gone", Held: v1alpha1.ReasonOverdue,
 		States: []v1alpha1.State{v1alpha1.StateRebooting},
-		is:     func(_ *progress, w world, s *state, i int) bool { return w == inhibited && !s.n[i].down },
+		is: func(p *progress, w world, s *state, i int) bool {
+			return w == inhibited && !s.n[i].down && (p.Wait || p.objects[s.n[i].api].committed())
+		},
 	}, {
-		Cause: "another reboot manager is active on the host; in draining, only if the drain has `onTimeout: Wait`", End: "an admin of the host switches it off", Held: v1alpha1.ReasonOverdue,
+		Cause: "another reboot manager is active on the host, and the drain has `onTimeout: Wait`, or the host has committed to the disruption", End: "an admin of the host switches it off", Held: v1alpha1.ReasonOverdue,
 		States: []v1alpha1.State{v1alpha1.StateDraining, v1alpha1.StateRebooting, v1alpha1.StateApplying},
 		is: func(p *progress, w world, s *state, i int) bool {
-			return w == otherManager && (p.Wait || p.objects[s.n[i].api].st() != v1alpha1.StateDraining)
+			return w == otherManager && (p.Wait || p.objects[s.n[i].api].committed())
 		},
 	}, {
 		Cause: "the machine is down, or lockkeeper does not run on it",
