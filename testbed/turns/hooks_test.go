@@ -125,6 +125,17 @@ hooks:
 		s.did(h, 0)
 	},
 
+	// Something keeps the host from its reboot for too long. The turn ends without it.
+	"inhibited-overdue": func(s *scene) {
+		s.policy("rollout: {settle: 0s, backoff: 1h, backoffMax: 2h}\ntimeouts: {rebooting: 3s}")
+		h := s.hosts(1)[0]
+		defer h.Logind().Hold(simhost.Inhibitor{What: "shutdown", Who: "backup", Why: "writing a tape", Mode: "block", PID: 1})()
+		s.stage(h)
+		s.reads(h, v1alpha1.ReasonInhibited)
+		s.ended(h, "BackedOut Overdue: draining rebooting uncordoning")
+		s.did(h, 0)
+	},
+
 	// One hook has done its part when the want vanishes: its word goes, and what it did is undone by a pod.
 	"hooks-undone": func(s *scene) {
 		s.keep("out-1", "out-2", "in")

@@ -38,7 +38,7 @@ var provokedBy = map[v1alpha1.Reason][]string{
 	v1alpha1.ReasonDetached:         {"reason-detached"},
 	v1alpha1.ReasonHostSilent:       {"reason-host-silent"},
 	v1alpha1.ReasonFailed:           {"reason-failed"},
-	v1alpha1.ReasonOverdue:          {"hooks-late", "hooks-abort"},
+	v1alpha1.ReasonOverdue:          {"hooks-late", "hooks-abort", "inhibited-overdue"},
 	v1alpha1.ReasonUnknownState:     {"reason-unknown-state"},
 	v1alpha1.ReasonInvalidGrant:     {"reason-invalid-grant"},
 	v1alpha1.ReasonInvalidRecord:    {"reason-invalid-record"},
