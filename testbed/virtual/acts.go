@@ -66,7 +66,15 @@ var acts = map[Kind]act{
 		end:   func(e *executor, f Fault) { e.fleet.SetLogind(f.On, logindWorks) },
 	},
 	kindLogindRestart: {begin: func(e *executor, f Fault) { e.fleet.RestartLogind(f.On) }},
-	kindStage:         {begin: func(e *executor, f Fault) { e.fleet.Stage(f.On, f.Mode) }},
+	kindInhibit: {
+		begin: func(e *executor, f Fault) { e.fleet.Inhibit(f.On) },
+		end:   func(e *executor, f Fault) { e.fleet.EndInhibit(f.On) },
+	},
+	kindSession: {
+		begin: func(e *executor, f Fault) { e.fleet.LogIn(f.On) },
+		end:   func(e *executor, f Fault) { e.fleet.LogOut(f.On) },
+	},
+	kindStage: {begin: func(e *executor, f Fault) { e.fleet.Stage(f.On, f.Mode) }},
 	kindWithdraw: {
 		begin: func(e *executor, f Fault) { e.fleet.Withdraw(f.On) },
 		end:   func(e *executor, f Fault) { e.fleet.Stage(f.On, f.Mode) },

@@ -37,6 +37,8 @@ const (
 	kindBusSlow       Kind = "bus-slow"
 	kindLogind        Kind = "logind"
 	kindLogindRestart Kind = "logind-restart"
+	kindInhibit       Kind = "inhibit" // a program inhibits shutdowns
+	kindSession       Kind = "session" // a user is logged in
 	kindStage         Kind = "stage"
 	kindWithdraw      Kind = "withdraw"
 
@@ -117,6 +119,8 @@ var kinds = map[Kind]kind{
 	kindBusSlow:       {weight: 3, least: 10 * time.Millisecond, most: 15 * time.Second},
 	kindLogind:        {weight: 4, modes: []string{string(logindRefuses), string(logindLoses), string(logindIgnores)}, least: time.Second, most: 5 * time.Minute},
 	kindLogindRestart: {weight: 2},
+	kindInhibit:       {weight: 3, least: time.Second, most: 2 * time.Hour},
+	kindSession:       {weight: 2, least: time.Second, most: 30 * time.Minute},
 	kindStage:         {weight: 12, versioned: true},
 	kindWithdraw:      {weight: 5, versioned: true, least: time.Second, most: 10 * time.Minute},
 

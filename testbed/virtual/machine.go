@@ -30,6 +30,8 @@ type Machine struct {
 	kubelet  *kubelet
 	expected string // the version that the host has to arrive at
 	hooks    hooks
+	// uninhibit releases the inhibitor that [Fleet.Inhibit] holds.
+	uninhibit func()
 }
 
 const (

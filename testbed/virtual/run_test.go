@@ -149,6 +149,10 @@ func (f *fakeFleet) CutWatches(r string)                  { f.call("CutWatches %
 func (f *fakeFleet) Compact()                             { f.call("Compact") }
 func (f *fakeFleet) Snapshot() any                        { return time.Since(f.start) }
 func (f *fakeFleet) Restore(s any)                        { f.call("Restore %v", s) }
+func (f *fakeFleet) Inhibit(h string)                     { f.call("Inhibit %s", h) }
+func (f *fakeFleet) EndInhibit(h string)                  { f.call("EndInhibit %s", h) }
+func (f *fakeFleet) LogIn(h string)                       { f.call("LogIn %s", h) }
+func (f *fakeFleet) LogOut(h string)                      { f.call("LogOut %s", h) }
 func (f *fakeFleet) BlockDrains(h string)                 { f.call("BlockDrains %s", h) }
 func (f *fakeFleet) AllowDrains(h string)                 { f.call("AllowDrains %s", h) }
 func (f *fakeFleet) AddPod(h string)                      { f.call("AddPod %s", h) }
@@ -425,6 +429,8 @@ func TestExecutor(t *testing.T) {
 		"2m10s rewind for=1m\n2m15s rewind for=14s":  "2m10s Restore 1m0s, 2m15s Restore 1m0s",
 		"2m10s rewind for=1h":                        "",
 		"30s replace-node n1 for=1m":                 "1m30s RestartKubelet n1",
+		"30s inhibit n2 for=1m":                      "30s Inhibit n2, 1m30s EndInhibit n2",
+		"30s session n2 for=1m":                      "30s LogIn n2, 1m30s LogOut n2",
 		"30s budget n2 for=1m":                       "30s BlockDrains n2, 1m30s AllowDrains n2",
 		"30s pod n2":                                 "30s AddPod n2",
 		"30s lie n1 for=1s mode=status-boot":         "31s RestartKubelet n1",

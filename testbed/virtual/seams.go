@@ -41,6 +41,11 @@ type target interface {
 	SetLogind(host string, mode logindMode)
 	// RestartLogind restarts the host's logind.
 	RestartLogind(host string)
+	// Inhibit has a program on the host inhibit shutdowns until EndInhibit, and LogIn logs a user in until LogOut; both end with the boot.
+	Inhibit(host string)
+	EndInhibit(host string)
+	LogIn(host string)
+	LogOut(host string)
 	// Stage has the host's update engine stage the version, and Withdraw has it drop what is staged (ResetStatus).
 	Stage(host, version string)
 	Withdraw(host string)

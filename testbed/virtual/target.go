@@ -83,6 +83,31 @@ func (f *Fleet) RestartLogind(host string) {
 	_ = l.Start() // it fails if the host is down
 }
 
+// Inhibit has a program on the host inhibit shutdowns.
+func (f *Fleet) Inhibit(host string) {
+	m := f.machine(host)
+	release := m.mem.Logind().Hold(memhost.Inhibitor{What: "shutdown", Who: "backup", Why: "it runs", Mode: "block"})
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.uninhibit = release
+}
+
+// EndInhibit ends it.
+func (f *Fleet) EndInhibit(host string) {
+	m := f.machine(host)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.uninhibit()
+}
+
+// LogIn logs a user in.
+func (f *Fleet) LogIn(host string) {
+	f.machine(host).mem.Logind().SetSessions(memhost.Session{ID: "1", User: "core", TTY: "pts/0", Since: time.Now()})
+}
+
+// LogOut logs the user out.
+func (f *Fleet) LogOut(host string) { f.machine(host).mem.Logind().SetSessions() }
+
 // RestartKubelet restarts the host's kubelet.
 func (f *Fleet) RestartKubelet(host string) {
 	m := f.machine(host)
