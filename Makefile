@@ -53,6 +53,9 @@ control-plane: ## Build the real control plane that tests and the demo run on, u
 test-parts: host-deps
 	@cd testbed && exec $(GO) run ./cmd/controlplane -build-only -real-hosts
 
+# `make lint` runs go vet. Without what debuggers need, the tests' binaries link faster.
+TEST = $(GO) test -vet=off -ldflags '-s -w'
+
 .PHONY: test
 test: lint test-unit test-testbed ## Run every test: lint, units with -race, the test bed on a real control plane, real hosts
 
@@ -70,25 +73,31 @@ lint: ## Check the form: gofmt, go vet, staticcheck, go fix
 # several times as long.
 .PHONY: test-unit
 test-unit: deps ## Run the product's own tests with -race, those of the pure cores without
-	$(GO) test -race -timeout 15m $$($(GO) list ./... | grep -vE '/(node/step|coordinator/rollout)$$')
-	$(GO) test -timeout 15m ./node/step ./coordinator/rollout
+	$(TEST) -race -timeout 15m $$($(GO) list ./... | grep -vE '/(node/step|coordinator/rollout)$$')
+	$(TEST) -timeout 15m ./node/step ./coordinator/rollout
 
 # Most of these tests wait, for boots, for Leases to expire and for the API server, so more packages run at once than there are cores.
-# test-hosts runs at the same time as test-clusters. explore, simulate and virtual only compute: they run when test-hosts is done, and
-# take the CPU time that is left.
+# explore, simulate and virtual only compute: they run when one of the first three is done, and take the CPU time that is left.
 .PHONY: test-testbed
 test-testbed: deps package-test-deps example-test-deps gate-test-deps test-parts ## Run the tests on a real control plane and on real hosts, with samples of the long campaigns
-	@$(MAKE) --no-print-directory -j 2 test-clusters test-hosts test-explore
+	@$(MAKE) --no-print-directory -j 3 test-clusters test-packages test-hosts test-explore
+
+# Packages that run lockkeeper in processes of its own. In clusters these have the race detector; the tests do not need it.
+PROCESSES = rollout faults turns install hosts realhost controlplane
 
 # The longest ones first: otherwise the last one would run alone at the end.
 .PHONY: test-clusters
 test-clusters:
-	cd testbed && LOCKKEEPER_SEED='$(SEED)' $(GO) test -race -timeout 30m -p 3 ./rollout ./faults ./client ./identity ./turns ./install ./hosts \
-		$$($(GO) list ./... | grep -vE '/(e2e|explore|simulate|virtual)$$')
+	cd testbed && LOCKKEEPER_SEED='$(SEED)' $(TEST) -timeout 30m -p 2 $(PROCESSES:%=./%)
+
+.PHONY: test-packages
+test-packages:
+	cd testbed && LOCKKEEPER_SEED='$(SEED)' $(TEST) -race -timeout 30m -p 1 ./identity ./client \
+		$$($(GO) list ./... | grep -v $(patsubst %,-e '/%$$',$(PROCESSES) e2e explore simulate virtual))
 
 .PHONY: test-explore
 test-explore:
-	cd testbed && LOCKKEEPER_SEED='$(SEED)' nice -n 19 $(GO) test -timeout 30m ./virtual ./explore ./simulate
+	cd testbed && LOCKKEEPER_SEED='$(SEED)' nice -n 19 $(TEST) -timeout 30m ./virtual ./explore ./simulate
 
 .PHONY: e2e
 e2e: deps test-parts ## Install the package on real hosts and roll them through updates and faults (root; prints LEFT OUT where it cannot)
@@ -96,7 +105,7 @@ e2e: deps test-parts ## Install the package on real hosts and roll them through 
 
 .PHONY: test-hosts
 test-hosts:
-	cd testbed && LOCKKEEPER_SEED='$(SEED)' $(GO) test -timeout 1h -count 1 -v ./e2e
+	cd testbed && LOCKKEEPER_SEED='$(SEED)' $(TEST) -timeout 1h -count 1 -v ./e2e
 
 .PHONY: soak
 soak: deps test-parts ## Run the full campaigns (SEED=…, ROUNDS=…, FAULTS=…, JOBS=…); their last lines print the seed
