@@ -85,6 +85,7 @@ func (f *Fleet) RestartLogind(host string) {
 
 // Inhibit has a program on the host inhibit shutdowns.
 func (f *Fleet) Inhibit(host string) {
+	f.EndInhibit(host) // two faults may overlap
 	m := f.machine(host)
 	release := m.mem.Logind().Hold(memhost.Inhibitor{What: "shutdown", Who: "backup", Why: "it runs", Mode: "block"})
 	m.mu.Lock()
@@ -97,7 +98,9 @@ func (f *Fleet) EndInhibit(host string) {
 	m := f.machine(host)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.uninhibit()
+	if m.uninhibit != nil {
+		m.uninhibit()
+	}
 }
 
 // LogIn logs a user in.
