@@ -36,9 +36,10 @@ const (
 	Failed Event = "failed"
 	// FailedHealthy: the host did it, it did not work, and the host is healthy.
 	FailedHealthy Event = "failed, healthy"
-	// Aborted: overdue, and onTimeout is Abort.
+	// Aborted: overdue, and the turn ends: onTimeout is Abort, or the host has not begun to
+	// reboot or to apply.
 	Aborted Event = "overdue, Abort"
-	// Overran: overdue, and onTimeout is Wait, or the state only waits.
+	// Overran: overdue, and onTimeout is Wait, the host has begun, or the state only waits.
 	Overran Event = "overdue, Wait"
 	// TakenBack: the host is silent in the turn's first state, and nothing was marked or
 	// committed.
