@@ -185,12 +185,13 @@ func (o *Observation) Left() bool {
 func (o *Observation) hookStage() Decision {
 	n := &o.Node
 	// Nothing backs a turn out of before-uncordon. So units that failed run again
-	// until they succeed or are removed.
-	again := n.State == v1alpha1.StateBeforeUncordon && o.reported(v1alpha1.ReportFailed)
+	// until they succeed or are removed. No host refuses there: someone else wrote such a
+	// report with this host's credential, and the turn must not wait for that indefinitely.
+	again := n.State == v1alpha1.StateBeforeUncordon && (o.reported(v1alpha1.ReportFailed) || o.reported(v1alpha1.ReportRefused))
 	if !slices.Contains(o.Self.HookStages, n.State) && !again {
 		return Decision{Detail: "hooks"}
 	}
-	if o.reported(v1alpha1.ReportDone) || o.reported(v1alpha1.ReportFailed) && !again || o.reported(v1alpha1.ReportRefused) {
+	if o.reported(v1alpha1.ReportDone) || !again && (o.reported(v1alpha1.ReportFailed) || o.reported(v1alpha1.ReportRefused)) {
 		return Decision{Detail: "hooks of others"}
 	}
 	if o.Hooks.Running && !o.Hooks.Late {
