@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -12,16 +13,22 @@ import (
 	"lockkeeper.dev/lockkeeper/cli/cluster"
 	"lockkeeper.dev/lockkeeper/cli/report"
 	"lockkeeper.dev/lockkeeper/kube"
+	"lockkeeper.dev/lockkeeper/node/turn"
 	"lockkeeper.dev/lockkeeper/policy"
 	"lockkeeper.dev/lockkeeper/testbed/referee"
 )
 
 // hostilePlan is [NewPlan] with one attacker: with odd seeds one of the hosts lies, with even seeds there is a thief with the coordinator's
-// credential. With more attackers, little would be left that docs/security.md promises.
+// credential. With more attackers, little would be left that docs/security.md promises. The host that lies is not the only one that may
+// coordinate: without its process there would be no coordinator.
 func hostilePlan(seed uint64, s Shape) Plan {
 	s.Hostile = true
 	p := NewPlan(seed, s)
-	liar := s.Hosts[rand.New(rand.NewPCG(seed, 0x6c696172)).IntN(len(s.Hosts))]
+	hosts := s.Hosts
+	if len(s.Coordinators) == 1 {
+		hosts = slices.DeleteFunc(slices.Clone(hosts), func(host string) bool { return host == s.Coordinators[0] })
+	}
+	liar := hosts[rand.New(rand.NewPCG(seed, 0x6c696172)).IntN(len(hosts))]
 	unwanted := kindThief
 	if seed%2 == 0 {
 		unwanted = kindLie
@@ -50,16 +57,36 @@ func (p Plan) attack() (a referee.Attack) {
 	return a
 }
 
+// attacks returns what attackers have at present.
+func (f *Fleet) attacks() referee.Attack {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.attack
+}
+
+func (f *Fleet) setAttack(a referee.Attack) {
+	f.mu.Lock()
+	f.attack = a
+	f.mu.Unlock()
+	f.Judge.Attack(a)
+}
+
+// attacked reports whether an attacker may end the host's turns before their last stage.
+func (f *Fleet) attacked(host string) bool {
+	a := f.attacks()
+	return a.Thief || slices.Contains(a.Liars, host)
+}
+
 // finish is what follows on the faults of a plan. It returns what did not happen that must happen, or "":
 //
 //   - While a host goes on to lie, the others arrive. Or the liar holds them up, `lockkeeper status` names it, and they arrive once an admin
-//     has taken it out, as docs/security.md says.
+//     has taken it out, as docs/security.md says; see [Fleet.takeOut].
 //   - Once all attacks are over, every host arrives.
 //   - After that nothing of the attack is left: another update rolls through the fleet, and all rules hold again.
 func (f *Fleet) finish(seed uint64) string {
 	spec := f.opts.spec()
 	within := QuietPeriod(&spec, f.opts.Hosts)
-	for _, host := range f.attack.Liars {
+	for _, host := range f.attacks().Liars {
 		if why := f.outlastLies(host, within, seed); why != "" {
 			return why
 		}
@@ -67,11 +94,10 @@ func (f *Fleet) finish(seed uint64) string {
 	if why := f.Arrive(within); why != "" {
 		return "Progress: " + why
 	}
-	if len(f.attack.Liars) == 0 && !f.attack.Thief {
+	if a := f.attacks(); len(a.Liars) == 0 && !a.Thief {
 		return ""
 	}
-	f.attack = referee.Attack{}
-	f.Judge.Attack(f.attack)
+	f.setAttack(referee.Attack{})
 	f.stageAll("4.0.0")
 	if why := f.Arrive(within); why != "" {
 		return "After the attack: " + why
@@ -108,9 +134,9 @@ func (f *Fleet) outlastLies(host string, within time.Duration, seed uint64) stri
 			}
 		}
 	})
+	stop := func() { cancel(); <-over }
 	defer func() {
-		cancel()
-		<-over
+		stop()
 		endLies(f.exec, lie)
 	}()
 	f.stageAll("3.0.0")
@@ -121,12 +147,39 @@ func (f *Fleet) outlastLies(host string, within time.Duration, seed uint64) stri
 	if unnamed := f.unnamed(host); unnamed != "" {
 		return fmt.Sprintf("Named: while %s lies (%s), %s\n%s%s", host, lie.Mode, why, unnamed, f.statusText())
 	}
-	f.exec.people.patchNode(admin, host, annotate(v1alpha1.AnnotationDetached, `{"by": "ada", "force": true}`))
-	defer f.Clean()
-	if still := f.Arrive(within, host); still != "" {
+	if still := f.takeOut(host, within, stop); still != "" {
 		return fmt.Sprintf("Others: while %s lies (%s) and is taken out, %s%s", host, lie.Mode, still, f.statusText())
 	}
 	return ""
+}
+
+// takeOut does with a host that lies what docs/security.md says, and returns why the others do not arrive nevertheless, or "". An admin
+// detaches the node. Where that is not enough, the admin switches the machine off and deletes its Node; stop ends its lies. The host comes
+// back afterwards.
+func (f *Fleet) takeOut(host string, within time.Duration, stop func()) string {
+	f.exec.people.patchNode(admin, host, annotate(v1alpha1.AnnotationDetached, `{"by": "ada", "force": true}`))
+	defer f.Clean()
+	still := f.Arrive(within, host)
+	if still == "" || !f.outlastsDetach(host) {
+		return still
+	}
+	f.logf("%s is switched off and its Node deleted, because %s", host, still)
+	stop()
+	f.Crash(host)
+	f.exec.people.do(admin, http.MethodDelete, nodePath(host), nil, nil)
+	defer f.PowerOn(host)
+	return f.Arrive(within, host)
+}
+
+// outlastsDetach reports whether the node may hold up the others even when it is detached: it has committed to a reboot or an apply, or it is
+// of the control plane and someone cordons it or says that it is not Ready.
+func (f *Fleet) outlastsDetach(host string) bool {
+	obj := f.Node(host)
+	if obj == nil {
+		return false
+	}
+	n := turn.FromNode(obj)
+	return n.Committed() || n.ControlPlane && (n.Unschedulable || !n.Ready)
 }
 
 // status is what `lockkeeper status` shows.

@@ -65,13 +65,12 @@ type Fleet struct {
 	// Admin is a client of an admin with all rights; no fault concerns it.
 	Admin *kube.Client
 
-	opts   Options
-	exec   *executor
-	attack referee.Attack // what the plan's attackers have
-	trace  *trace
-	dir    string
-	began  time.Time
-	hosts  []*Machine
+	opts  Options
+	exec  *executor
+	trace *trace
+	dir   string
+	began time.Time
+	hosts []*Machine
 
 	ctx   context.Context
 	end   context.CancelFunc
@@ -79,7 +78,8 @@ type Fleet struct {
 	kick  chan struct{} // wakes the controllers
 
 	mu       sync.Mutex
-	pods     int // that the controllers have created
+	attack   referee.Attack // what attackers have
+	pods     int            // that the controllers have created
 	problems []string
 	rewound  time.Time           // when the store was set back last
 	evicted  map[string]accepted // the evictions of which a host knows that they were accepted, by the pod's UID
@@ -103,8 +103,7 @@ func New(dir string, o Options) *Fleet {
 		Budget: spec.Rollout.MaxUnavailable.IntValue(), Lag: o.Lag, Admins: []string{userAdmin},
 		OnEvent: func(text string) { f.logf("%s", text) },
 	})
-	f.attack = o.Plan.attack()
-	f.Judge.Attack(f.attack)
+	f.setAttack(o.Plan.attack())
 	f.Server.Observe(f.wrote)
 	f.Server.LimitPages(daemons)
 	f.Admin = f.client(f.Server.Client(userAdmin), "kubectl")
@@ -294,7 +293,7 @@ func (f *Fleet) excuse(w *apiserver.Write) string {
 	case thiefUser:
 		return "a thief's write"
 	case "system:node:" + w.Name:
-		if slices.Contains(f.attack.Liars, w.Name) {
+		if slices.Contains(f.attacks().Liars, w.Name) {
 			return "its host lies"
 		}
 	}

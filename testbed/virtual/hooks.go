@@ -82,7 +82,7 @@ func (m *Machine) hooksLeftLocked() string {
 			return hookUnit(stage) + " still runs"
 		}
 	}
-	if _, undoes := m.f.opts.Hooks[v1alpha1.StateBeforeUncordon]; undoes && m.hooks.undo != "" {
+	if _, undoes := m.f.opts.Hooks[v1alpha1.StateBeforeUncordon]; undoes && m.hooks.undo != "" && !m.f.attacked(m.name) {
 		return m.hooks.undo + ", and before-uncordon has not undone that"
 	}
 	return ""
@@ -97,7 +97,8 @@ func (m *Machine) forgetHooks() {
 }
 
 // judgeHooks checks, when a host's turn is over, that before-uncordon has undone what its other hooks did. A nil obj means that the Node
-// was deleted. A turn that an admin ended by force, or with the Node, is not undone.
+// was deleted. A turn that an admin ended by force, or with the Node, is not undone. Nor is one that an attacker ended (docs/security.md):
+// a later turn, without an attacker, undoes it.
 func (m *Machine) judgeHooks(obj *corev1.Node) {
 	if obj == nil {
 		m.forgetHooks()
@@ -112,7 +113,7 @@ func (m *Machine) judgeHooks(obj *corev1.Node) {
 	m.hooks.state = n.State
 	left := m.hooksLeftLocked()
 	m.mu.Unlock()
-	if ended && left != "" {
+	if ended && left != "" && !m.f.attacked(m.name) {
 		m.f.problem("Hooks: %s is idle again, and %s", m.name, left)
 	}
 }

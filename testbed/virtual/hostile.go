@@ -393,8 +393,17 @@ func steal(e *executor, f Fault) {
 	e.repeat(f, t.every, func(r *rand.Rand, i int) { t.act(&thief{r, e.people, e.fleet.Hosts()}, i) })
 }
 
-// endTheft revokes the credential. docs/security.md says what an admin does then; of that, the faults need nothing.
-func endTheft(*executor, Fault) {}
+// endTheft revokes the credential. Of what docs/security.md says that an admin does then, only the unknown states are needed.
+func endTheft(e *executor, _ Fault) { e.people.removeUnknownStates(e.fleet.Hosts()) }
+
+// removeUnknownStates does what docs/reasons.md says for UnknownState.
+func (p *people) removeUnknownStates(hosts []string) {
+	for _, name := range hosts {
+		if n := p.node(admin, name); n != nil && !v1alpha1.State(n.Labels[v1alpha1.LabelState]).Known() {
+			p.patchNode(admin, name, label(v1alpha1.LabelState, nil))
+		}
+	}
+}
 
 func typeMeta(version, kind string) metav1.TypeMeta {
 	return metav1.TypeMeta{APIVersion: version, Kind: kind}

@@ -108,11 +108,12 @@ func (f *Fleet) clearFailed(except []string) {
 	}
 }
 
-// Clean ends what admins began and the plan has not ended, because the admins' request was refused or a store that was rewound
-// has it again: intents, a stop, changes of the policy, budgets that block drains, and cordons that are not lockkeeper's. An
+// Clean ends what admins and thieves began and the plan has not ended, because the admins' request was refused or a store that was rewound
+// has it again: unknown states, intents, a stop, changes of the policy, budgets that block drains, and cordons that are not lockkeeper's. An
 // admin who detaches a node by force takes over its cordon.
 func (f *Fleet) Clean() {
 	p := f.exec.people
+	p.removeUnknownStates(f.Hosts())
 	for _, m := range f.hosts {
 		f.AllowDrains(m.name)
 		obj := f.Node(m.name)
