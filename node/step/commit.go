@@ -117,7 +117,9 @@ func (o *Observation) draining() Decision {
 	if d, ok := o.mayContinue(false); !ok {
 		return d
 	}
-	if cordoned := n.Unschedulable && (n.Mark || o.reported(v1alpha1.ReportCommitted)); !cordoned {
+	// The mark alone is no commit of this turn: with a stolen coordinator's credential, an
+	// attacker can grant another turn to a node that still has the mark of the last one.
+	if committed := n.Unschedulable && (n.Mark && began || o.reported(v1alpha1.ReportCommitted)); !committed {
 		if d, ok := o.check(DoDrain); !ok {
 			return d
 		}
