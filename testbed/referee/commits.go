@@ -57,7 +57,13 @@ func (e *engine) committed(n *node, before, after *turn.Node) {
 	}
 	e.fence(n, before.Grant.Epoch, n.rev)
 	e.besideKured(n, before.State)
-	if before.State == v1alpha1.StateDraining || !before.Grant.Drains {
+	if before.State == v1alpha1.StateDraining {
+		return
+	}
+	if !before.Grant.Drains {
+		if before.State == v1alpha1.StateRebooting && after.Host != nil && after.Host.Drains && (!before.Grant.OnlyNode || !e.only(n)) {
+			e.breaks(Drain, n.name, "committed in rebooting without a drain, and its host's plan drains")
+		}
 		return
 	}
 	switch {
@@ -67,6 +73,16 @@ func (e *engine) committed(n *node, before, after *turn.Node) {
 		// The node had evictable pods at every moment since the host read its Node, so the host's list of pods cannot have been empty.
 		e.breaks(Drain, n.name, "committed in %s with %d evictable pods on the node (%s)", before.State, n.evictable, e.podsOn(n.name))
 	}
+}
+
+// only reports whether no other Node exists.
+func (e *engine) only(n *node) bool {
+	for _, o := range e.nodes {
+		if o != n && o.cur != nil {
+			return false
+		}
+	}
+	return true
 }
 
 // cordoned judges changes of the cordon and of its mark.

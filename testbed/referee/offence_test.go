@@ -34,6 +34,16 @@ var offences = []struct {
 		s.write("n2", enter(v1alpha1.StateApplying, "t2", "e1", func(g *v1alpha1.Grant) { g.Drains = false }))
 		s.commit("n2")
 	}},
+	{"a commit to a reboot without the drain that the host's plan has", []Rule{Drain}, func(s *script) {
+		s.write("n1", s.publishes("boot-1", v1alpha1.WantsReboot))
+		s.write("n1", enter(v1alpha1.StateRebooting, "t1", "e1", func(g *v1alpha1.Grant) { g.Drains = false }))
+		s.commit("n1")
+	}},
+	{"a commit to a reboot without a drain, as if the cluster had one node", []Rule{Drain}, func(s *script) {
+		s.write("n1", s.publishes("boot-1", v1alpha1.WantsReboot))
+		s.write("n1", enter(v1alpha1.StateRebooting, "t1", "e1", func(g *v1alpha1.Grant) { g.Drains, g.OnlyNode = false, true }))
+		s.commit("n1")
+	}},
 	{"two nodes of a policy that allows one, though the budget is two", []Rule{Budget, Overgrant}, func(s *script) {
 		s.e.setBudget(s.tick(), 2)
 		s.pools("web", "web")

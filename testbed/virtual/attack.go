@@ -84,8 +84,7 @@ func (f *Fleet) attacked(host string) bool {
 //   - Once all attacks are over, every host arrives.
 //   - After that nothing of the attack is left: another update rolls through the fleet, and all rules hold again.
 func (f *Fleet) finish(seed uint64) string {
-	spec := f.opts.spec()
-	within := QuietPeriod(&spec, f.opts.Hosts)
+	within := f.quietPeriod(f.opts.Hosts)
 	for _, host := range f.attacks().Liars {
 		if why := f.outlastLies(host, within, seed); why != "" {
 			return why
@@ -103,6 +102,12 @@ func (f *Fleet) finish(seed uint64) string {
 		return "After the attack: " + why
 	}
 	return ""
+}
+
+// quietPeriod is [QuietPeriod] of so many of the fleet's hosts.
+func (f *Fleet) quietPeriod(hosts int) time.Duration {
+	spec := f.opts.spec()
+	return QuietPeriod(&spec, hosts)
 }
 
 func (f *Fleet) stageAll(version string) {
@@ -140,7 +145,10 @@ func (f *Fleet) outlastLies(host string, within time.Duration, seed uint64) stri
 		endLies(f.exec, lie)
 	}()
 	f.stageAll("3.0.0")
-	why := f.Arrive(within, host)
+	why := f.Arrive(f.quietPeriod(1), host)
+	if why != "" && f.unnamed(host) != "" { // the others may still be on their way
+		why = f.Arrive(within, host)
+	}
 	if why == "" {
 		return ""
 	}
@@ -159,7 +167,10 @@ func (f *Fleet) outlastLies(host string, within time.Duration, seed uint64) stri
 func (f *Fleet) takeOut(host string, within time.Duration, stop func()) string {
 	f.exec.people.patchNode(admin, host, annotate(v1alpha1.AnnotationDetached, `{"by": "ada", "force": true}`))
 	defer f.Clean()
-	still := f.Arrive(within, host)
+	still := f.Arrive(f.quietPeriod(1), host)
+	if still != "" && !f.outlastsDetach(host) {
+		still = f.Arrive(within, host)
+	}
 	if still == "" || !f.outlastsDetach(host) {
 		return still
 	}

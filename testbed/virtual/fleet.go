@@ -251,6 +251,13 @@ func (f *Fleet) rewind(s *apiserver.Snapshot) {
 	})
 }
 
+// wasRewound reports whether the store was set back in this run.
+func (f *Fleet) wasRewound() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return !f.rewound.IsZero()
+}
+
 // wrote passes a write on to the judge and wakes the controllers. It runs under the server's lock. The judge gets the time by the
 // hosts' clock, which reboots have too: a plan shifts the server's.
 func (f *Fleet) wrote(w apiserver.Write) {

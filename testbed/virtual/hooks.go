@@ -22,6 +22,8 @@ var hookStages = []v1alpha1.State{v1alpha1.StateBeforeDrain, v1alpha1.StateBefor
 // hooks is what a host's hook units have done. The machine's mutex guards it.
 type hooks struct {
 	state   v1alpha1.State // of the Node
+	turn    string         // of the Node
+	part    bool           // the host wanted something, or its cordon was on the Node, at some time of that turn
 	undo    string         // what a unit did that before-uncordon has not undone; "" if nothing
 	undoing bool           // the unit of before-uncordon runs, and began after that
 	running map[v1alpha1.State]bool
@@ -45,6 +47,9 @@ func (m *Machine) defineHooks() {
 func (m *Machine) hookBegan(stage v1alpha1.State, r memhost.Run) {
 	m.f.logf("%s runs %s", m.name, r.Unit)
 	m.mu.Lock()
+	if !m.hooks.part && m.f.attacks().Thief {
+		defer m.f.problem("Hooks: %s wants nothing in the turn %q, and %s runs", m.name, m.hooks.turn, r.Unit)
+	}
 	m.hooks.running[stage] = true
 	if stage == v1alpha1.StateBeforeUncordon {
 		m.hooks.undoing = true
@@ -96,6 +101,15 @@ func (m *Machine) forgetHooks() {
 	clear(m.hooks.running)
 }
 
+// followTurn records whether the host takes part in the turn that the Node is in. In a store that was set back, it may have taken part before.
+// The caller has the mutex.
+func (h *hooks) followTurn(n turn.Node, rewound bool) {
+	if n.Turn != h.turn {
+		h.turn, h.part = n.Turn, rewound
+	}
+	h.part = h.part || n.Wants.Something() || n.Mark
+}
+
 // judgeHooks checks, when a host's turn is over, that before-uncordon has undone what its other hooks did. A nil obj means that the Node
 // was deleted. A turn that an admin ended by force, or with the Node, is not undone. Nor is one that an attacker ended (docs/security.md):
 // a later turn, without an attacker, undoes it.
@@ -109,6 +123,7 @@ func (m *Machine) judgeHooks(obj *corev1.Node) {
 		m.forgetHooks()
 	}
 	m.mu.Lock()
+	m.hooks.followTurn(n, m.f.wasRewound())
 	ended := n.State == v1alpha1.StateIdle && m.hooks.state != n.State
 	m.hooks.state = n.State
 	left := m.hooksLeftLocked()

@@ -12,6 +12,7 @@ import (
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/testbed/memhost"
+	"lockkeeper.dev/lockkeeper/testbed/referee"
 )
 
 // TestHookUnits checks that a host runs its hook units in a turn, that a fault can happen while one runs, and that they run again after it.
@@ -63,6 +64,10 @@ func TestHookViolations(t *testing.T) {
 			m.hooks.state = v1alpha1.StateUncordoning
 			m.judgeHooks(idle(f))
 		}, "still runs"},
+		"wants nothing": {func(f *Fleet, m *Machine) {
+			f.setAttack(referee.Attack{Thief: true})
+			m.hookBegan(v1alpha1.StateBeforeUncordon, memhost.Run{Unit: "u"})
+		}, "wants nothing in the turn"},
 		"evicted again": {func(f *Fleet, m *Machine) {
 			f.createPod("w", "n1")
 			uid := f.Server.List("pods")[0].(*corev1.Pod).UID

@@ -312,6 +312,12 @@ var thefts = map[string]theft{
 	"grant-reboot": {0, func(t *thief, _ int) {
 		t.each(func(n *corev1.Node) { t.grant(n, t.holder(), v1alpha1.StateRebooting) })
 	}},
+	"grant-undrained": {5 * time.Second, func(t *thief, i int) {
+		t.takeLease()
+		t.each(func(n *corev1.Node) {
+			t.grant(n, thiefEpoch, v1alpha1.StateRebooting, func(g *v1alpha1.Grant) { g.Drains, g.OnlyNode = false, i%2 > 0 })
+		})
+	}},
 	"states": {2 * time.Second, func(t *thief, _ int) {
 		t.one(label(v1alpha1.LabelState, pick(t.Rand, v1alpha1.States()[1:])))
 	}},
@@ -369,7 +375,7 @@ func (t *thief) patch(name string, doc map[string]any) {
 }
 
 // grant writes a grant as a leader would, for what the host has published. It spares nodes that are in a turn or have published nothing.
-func (t *thief) grant(n *corev1.Node, epoch string, state v1alpha1.State) {
+func (t *thief) grant(n *corev1.Node, epoch string, state v1alpha1.State, change ...func(*v1alpha1.Grant)) {
 	keys := v1alpha1.ReadKeys(n.Labels, n.Annotations)
 	if keys.Host == nil || keys.State.InTurn() || epoch == "" {
 		return
@@ -382,6 +388,9 @@ func (t *thief) grant(n *corev1.Node, epoch string, state v1alpha1.State) {
 		Terms: v1alpha1.Terms{
 			Seen: minute, Draining: minute, DrainTimeout: v1alpha1.OnTimeoutForce, Rebooting: minute, Applying: minute, HostHooks: minute, Uncordoning: minute,
 		},
+	}
+	for _, c := range change {
+		c(&g)
 	}
 	t.patch(n.Name, merge(label(v1alpha1.LabelState, string(state)), annotate(v1alpha1.AnnotationTurn, g.Turn),
 		annotate(v1alpha1.AnnotationGrant, v1alpha1.FormatRecord(g))))
