@@ -65,6 +65,7 @@ type termLock struct {
 	renewTime   time.Time // spec.renewTime in that write
 	transitions int       // how often the Lease had changed hands when this term took it
 	lastRenewed time.Time // spec.renewTime before this term took it; zero: there was none
+	lastHolder  string    // spec.holderIdentity before this term took it
 	ended       error
 }
 
@@ -86,6 +87,7 @@ func (l *termLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord,
 			holder = record.HolderIdentity
 			l.mu.Lock()
 			l.lastRenewed = record.RenewTime.Time
+			l.lastHolder = holder
 			l.mu.Unlock()
 		}
 		l.saw(holder, err)
@@ -172,6 +174,13 @@ func (l *termLock) ledUntil() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.lastRenewed
+}
+
+// ledBy returns whom the Lease named before this term took it; "" if it named no one.
+func (l *termLock) ledBy() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.lastHolder
 }
 
 // fresh reports whether the Lease was taken or renewed within the last d, and the term has

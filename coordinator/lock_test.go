@@ -201,8 +201,8 @@ func TestLockKnowsTheLastRenewal(t *testing.T) {
 		time.Sleep(time.Minute)
 		l.get()
 		l.put("me_1")
-		if got := l.ledUntil(); !got.Equal(began) {
-			t.Errorf("last renewal %v, expected %v", got, began)
+		if got := l.ledUntil(); !got.Equal(began) || l.ledBy() != "other_1" {
+			t.Errorf("last renewal %v by %q, expected %v by other_1", got, l.ledBy(), began)
 		}
 		synctest.Wait()
 	})

@@ -75,6 +75,7 @@ func (l *leader) snapshot() (s rollout.Snapshot, due time.Duration, ok bool) {
 	s = rollout.Snapshot{
 		Now: time.Now().Truncate(time.Millisecond).UTC(), Epoch: l.epoch, Self: l.self,
 		LedUntil: l.lock.ledUntil(), Rewound: l.candidate.rewoundAt(),
+		LedBy:    l.lock.ledBy(),
 		Policies: policy.NewSet(l.policies.Compiled()...), Gates: answered(l.gates), Uncertain: map[string]bool{}, Unsettled: map[string]string{}, Refused: map[string]string{},
 	}
 	lease := l.candidate.lease.now()

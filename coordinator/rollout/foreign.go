@@ -192,10 +192,15 @@ func (d *decision) restamp(n *turn.Node) {
 
 // unled returns how long the turn of another term has had no leader that could
 // promote it. It is 0 for a turn of this term, and for a paused turn, whose clock
-// is stopped already.
+// is stopped already. If the previous leader did not take the turn over, it is not
+// known until when the turn had a leader, and the whole stage counts: the previous
+// leader may have lost its term right after a stop that lasted for most of it.
 func (d *decision) unled(n *turn.Node) time.Duration {
 	if d.own(n) || n.Grant.PausedSince != nil {
 		return 0
+	}
+	if d.LedBy != "" && d.LedBy != n.Grant.Epoch {
+		return max(0, d.Now.Sub(n.Grant.StageAt)-max(0, n.Grant.PausedFor.Duration))
 	}
 	return max(0, d.Now.Sub(later(n.Grant.StageAt, d.credible(d.LedUntil))))
 }

@@ -69,6 +69,7 @@ func randomSnapshot(d *dice) rollout.Snapshot {
 		}
 	}
 	s.LedUntil, s.Rewound = one(d, time.Time{}, ago(d)), mostly(d, time.Time{}, ago(d))
+	s.LedBy = one(d, "", "e0", "e2")
 	foreign := one(d, false, false, true)
 	for i := range 1 + d.pick(8) {
 		n := randomNode(d, fmt.Sprintf("n%d", i), s.Policies, foreign)

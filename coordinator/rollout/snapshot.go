@@ -22,6 +22,8 @@ type Snapshot struct {
 	// No leader has promoted a node since then, so the clocks of turns of other
 	// terms are stopped.
 	LedUntil time.Time
+	// LedBy is the previous leader's term. "": unknown, because it gave the Lease back.
+	LedBy string
 	// Rewound is when this process last noticed that the API server's store went
 	// back in time, because it was restored from a backup. Zero: never.
 	Rewound time.Time

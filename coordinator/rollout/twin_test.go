@@ -209,6 +209,9 @@ func (w twin) past(g *v1alpha1.Grant, limit time.Duration) bool {
 		if w.LedUntil.After(led) && !w.LedUntil.After(w.Now.Add(time.Minute)) {
 			led = w.LedUntil
 		}
+		if w.LedBy != "" && w.LedBy != g.Epoch {
+			led = g.StageAt.Add(frozen)
+		}
 		frozen += max(0, w.Now.Sub(led))
 	}
 	return w.Now.Sub(g.StageAt) >= limit+frozen
