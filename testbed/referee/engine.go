@@ -56,6 +56,8 @@ type engine struct {
 	nodes   map[string]*node
 	pods    map[string]*pod
 	leases  []leaseVersion    // all versions, oldest first
+	renewed moment            // of the last write of the Lease by or for a holder
+	unled   []span            // the times between the last renewal of one holder and the first of the next
 	terms   map[string]bool   // epochs that the Lease has named
 	held    map[string]bool   // terms, plus the epochs of grants that existed before the referee started
 	turns   map[string]string // the node of each turn id so far
@@ -114,6 +116,7 @@ type turnMemory struct {
 	committed bool
 	ourCordon bool
 	late      bool     // granted by a term that had ended, and not resolved yet
+	backedOut bool     // it was late, and the leader has backed it out
 	boots     []string // boots that a reboot in this turn ended
 }
 
@@ -259,6 +262,7 @@ func (e *engine) changed(n *node, before, after *turn.Node, managers []string) {
 	if before.Turn != after.Turn || before.State != after.State || epochOf(before) != epochOf(after) {
 		e.moved(n, before, after)
 	}
+	e.overdue(n, before, after)
 	e.acked(n, before, after)
 	e.cordoned(n, before, after, managers)
 	e.stripped(n, before, after)

@@ -202,6 +202,24 @@ var lawful = []struct {
 		s.commit("n1")
 		s.reboot("n1")
 	}},
+	{"a late grant is backed out before the leader's own grant lands", func(s *script) {
+		s.lead("e2")
+		s.write("n2", enter(v1alpha1.StateDraining, "t1", "e1"))
+		s.write("n2", enter(v1alpha1.StateUncordoning, "t1", "e2"))
+		s.grant("n1", "t2")
+	}},
+	{"overdue after a stop", func(s *script) {
+		s.write("n1", enter(v1alpha1.StateDraining, "t1", "e1", s.drainsFor(2*time.Minute)))
+		s.stop(true)
+		s.pass(10 * time.Minute)
+		s.stop(false)
+		s.pass(time.Minute)
+		s.lead("e1")
+		s.pass(time.Minute)
+		s.write("n1", enter(v1alpha1.StateUncordoning, "t1", "e1", func(g *v1alpha1.Grant) { g.Reason = v1alpha1.ReasonOverdue }))
+		s.uncordon("n1")
+		s.finish("n1")
+	}},
 	{"a stop right after the host's read", func(s *script) {
 		s.pod("p", "n1")
 		s.grant("n1", "t1")

@@ -1,11 +1,13 @@
 package referee
 
 import (
+	"slices"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/turn"
 )
 
 // leaseVersion is one version of the Lease. The zero value means that no Lease exists.
@@ -33,6 +35,12 @@ func (e *engine) onLease(m moment, obj *coordinationv1.Lease) {
 	}
 	if v.holder != "" {
 		e.held[v.holder], e.terms[v.holder] = true, true
+	}
+	if v.holder != "" && v.holder != before.holder && e.renewed != (moment{}) {
+		e.unled = append(e.unled, span{e.renewed.by, m.after})
+	}
+	if v.holder != "" || before.holder != "" && v.exists {
+		e.renewed = m
 	}
 	if len(e.leases) > 0 && v.exists == before.exists && v.holder == before.holder && v.stopped == before.stopped {
 		return // only a renewal
@@ -111,6 +119,66 @@ func (e *engine) fence(n *node, epoch string, read int64) {
 		rule = Stop
 	}
 	e.breaks(rule, n.name, "committed in the term %s, which the Lease did not allow at any moment since the Node was read (%s)", epoch, e.leaseText())
+}
+
+// span is the time between two writes of the Lease.
+type span struct{ from, to time.Time }
+
+// ran returns for how long since a time a leader could continue turns: without stops and without the time between two leaders.
+func (e *engine) ran(since time.Time) (d time.Duration) {
+	spans := slices.Clone(e.unled)
+	for i := range e.leases {
+		if s := (span{e.leases[i].at.by, e.now.after}); e.leases[i].stopped {
+			if i+1 < len(e.leases) {
+				s.to = e.leases[i+1].at.after
+			}
+			spans = append(spans, s)
+		}
+	}
+	slices.SortFunc(spans, func(a, b span) int { return a.from.Compare(b.from) })
+	for _, s := range spans {
+		d += max(0, s.from.Sub(since))
+		if s.to.After(since) {
+			since = s.to
+		}
+	}
+	return d + max(0, e.now.by.Sub(since))
+}
+
+// noticesStop is how much of a stop, or of the time without a leader, a leader may not have noticed.
+const noticesStop = 30 * time.Second
+
+// overdue judges a leader that calls a turn overdue. By a timeout of the grant, the stage has lasted for too long.
+func (e *engine) overdue(n *node, before, after *turn.Node) {
+	g := before.Grant
+	held := before.State == after.State && after.Held == v1alpha1.ReasonOverdue && before.Held != after.Held
+	ends := after.Grant != nil && after.Grant.Reason == v1alpha1.ReasonOverdue
+	if g == nil || !before.Ours() || g.Reason == v1alpha1.ReasonOverdue || !held && !ends {
+		return
+	}
+	if limit, ran := timeout(before), e.ran(g.StageAt); ran < limit-noticesStop {
+		e.breaks(Overdue, n.name, "overdue in %s after %v, its timeout is %v", before.State, ran.Round(time.Second), limit)
+	}
+}
+
+// timeout returns the shortest timeout of the state of a node in a turn.
+func timeout(n *turn.Node) time.Duration {
+	t := &n.Grant.Terms
+	switch n.State {
+	case v1alpha1.StateDraining:
+		return t.Draining.Duration
+	case v1alpha1.StateRebooting:
+		return t.Rebooting.Duration
+	case v1alpha1.StateApplying:
+		return t.Applying.Duration
+	case v1alpha1.StateUncordoning:
+		return t.Uncordoning.Duration
+	}
+	least := t.HostHooks.Duration
+	for _, h := range t.Hooks(n.State) {
+		least = min(least, h.Timeout.Duration)
+	}
+	return least
 }
 
 func (e *engine) leaseText() string {

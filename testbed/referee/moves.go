@@ -117,12 +117,13 @@ func (e *engine) granted(n *node, before, after *turn.Node) {
 	e.countGrants(n, g.Epoch)
 }
 
-// countGrants counts the turns of a leader's own term. A leader knows these turns even if its watch is behind.
+// countGrants counts the turns of a leader's own term. A leader knows these turns even if its watch is behind. A late grant that the leader has
+// backed out does not count: it may have landed after the leader sent its own.
 func (e *engine) countGrants(n *node, epoch string) {
 	own := []string{n.name}
 	oldest := e.now
 	for _, o := range e.nodes {
-		if o == n || o.cur == nil || !o.cur.InTurn() || epochOf(o.cur) != epoch {
+		if o == n || o.cur == nil || !o.cur.InTurn() || epochOf(o.cur) != epoch || o.turn != nil && o.turn.backedOut {
 			continue
 		}
 		own = append(own, o.name)
@@ -165,7 +166,7 @@ func (e *engine) within(n *node, before, after *turn.Node) {
 		e.turns[after.Turn] = n.name
 	}
 	if n.turn.late && (givesBack || epochOf(after) == e.lease().holder) {
-		n.turn.late = false
+		n.turn.late, n.turn.backedOut = false, givesBack
 	}
 }
 

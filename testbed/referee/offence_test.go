@@ -274,6 +274,19 @@ var offences = []struct {
 		s.pass(20 * time.Second)
 		s.reboot("n1")
 	}},
+	{"overdue, and there was no Lease for most of the time", []Rule{Overdue}, func(s *script) {
+		s.write("n1", enter(v1alpha1.StateDraining, "t1", "e1", s.drainsFor(2*time.Minute)))
+		s.e.onLease(s.tick(), nil)
+		s.pass(2 * time.Minute)
+		s.lead("e1")
+		s.write("n1", label(v1alpha1.LabelHeld, string(v1alpha1.ReasonOverdue)))
+	}},
+	{"backed out as overdue, and no host led for most of the time", []Rule{Overdue}, func(s *script) {
+		s.write("n1", enter(v1alpha1.StateDraining, "t1", "e1", s.drainsFor(2*time.Minute)))
+		s.pass(2 * time.Minute)
+		s.lead("e2")
+		s.write("n1", enter(v1alpha1.StateUncordoning, "t1", "e2", func(g *v1alpha1.Grant) { g.Reason = v1alpha1.ReasonOverdue }))
+	}},
 	{"cordoned while there is no Lease", []Rule{Stop}, func(s *script) {
 		s.e.onLease(s.tick(), nil)
 		s.grant("n1", "t1")

@@ -28,6 +28,9 @@ const (
 	LateGrant Rule = "LateGrant"
 	// Stop: a host or a leader continued during the emergency stop for longer than a read of the Lease may be old.
 	Stop Rule = "Stop"
+	// Overdue: a leader called a turn overdue, or backed it out for that, although its stage had not lasted for its timeout: the time of stops and
+	// the time without a leader do not count.
+	Overdue Rule = "Overdue"
 
 	// Commit: a commit (the cordon with the mark, or the ack committed) that its turn, state or boot did not require.
 	Commit Rule = "Commit"
@@ -68,7 +71,7 @@ const (
 // Rules returns all rules in the order of the list above.
 func Rules() []Rule {
 	return []Rule{
-		Budget, Overgrant, ControlPlane, Table, Grant, Epoch, Promotion, LateGrant, Stop,
+		Budget, Overgrant, ControlPlane, Table, Grant, Epoch, Promotion, LateGrant, Stop, Overdue,
 		Commit, Fence, Paused, Cancelled, Drain, Reboot, RebootTwice,
 		Cordon, Mark, Uncordon, LeftCordoned, Released, Evict, Gap,
 	}

@@ -154,6 +154,13 @@ func enter(state v1alpha1.State, id, epoch string, changes ...func(*v1alpha1.Gra
 	}
 }
 
+// drainsFor gives a drain that begins now a timeout.
+func (s *script) drainsFor(timeout time.Duration) func(*v1alpha1.Grant) {
+	return func(g *v1alpha1.Grant) {
+		g.StageAt, g.Terms.Draining = s.clock, metav1.Duration{Duration: timeout}
+	}
+}
+
 // leave is a leader's write that ends a turn.
 func leave(state v1alpha1.State, result v1alpha1.Result) edit {
 	return func(n *corev1.Node) {
