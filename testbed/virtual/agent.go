@@ -261,7 +261,7 @@ func (a *agentRun) transport(identity string, _ http.RoundTripper) http.RoundTri
 	if by == roleCoordinator {
 		return l
 	}
-	return &paced{f: a.m.f, host: a.m.name, next: evictions{a, l}}
+	return &paced{f: a.m.f, host: a.m.name, next: &informed{f: a.m.f, host: a.m.name, next: evictions{a, l}}}
 }
 
 // lines passes the lines of a process's log on, until it is killed.

@@ -13,6 +13,8 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/scheme"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
 // conditional checks that lockkeeper's writes of Nodes and pods name the object that they were decided for: the resourceVersion of the
@@ -100,4 +102,60 @@ func (p *paced) count() {
 		p.reported = true
 		p.f.problem("Quiet: %s: more than %d writes to its Node within a minute", p.host, mostWrites)
 	}
+}
+
+// readWithin is how old the reads before a commit may be when the host sends it.
+const readWithin = 10 * time.Second
+
+// informed checks that a host's process reads before each commit: its Node, after that the Lease, both for this commit alone and within
+// [readWithin]. A commit that is sent again without that may land under an emergency stop or in another leader's term, which needs more
+// faults at the right moments than seeds have.
+type informed struct {
+	f    *Fleet
+	host string
+	next http.RoundTripper
+
+	mu          sync.Mutex
+	node, lease time.Time // when the process asked for what it has read since its last commit; lease is never before node
+}
+
+// RoundTrip sends a request, and checks it.
+func (i *informed) RoundTrip(r *http.Request) (*http.Response, error) {
+	path, asked := r.URL.Path, time.Now()
+	if r.Method == http.MethodPatch && strings.HasPrefix(path, "/api/v1/nodes/") && r.Body != nil {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			return nil, err
+		}
+		r.Body.Close()
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		if strings.HasSuffix(describe(i.host, roleHost, r, body).Class, ","+string(v1alpha1.ReportCommitted)) {
+			i.commits(asked)
+		}
+	}
+	resp, err := i.next.RoundTrip(r)
+	if err == nil && resp.StatusCode == http.StatusOK && r.Method == http.MethodGet {
+		i.read(path, asked)
+	}
+	return resp, err
+}
+
+func (i *informed) read(path string, asked time.Time) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	switch {
+	case path == nodePath(i.host):
+		i.node, i.lease = asked, time.Time{}
+	case path == leasePath && !i.node.IsZero():
+		i.lease = asked
+	}
+}
+
+func (i *informed) commits(at time.Time) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.lease.IsZero() || at.Sub(i.node) >= readWithin {
+		i.f.problem("Informed: %s: a commit without a read of its Node, and of the Lease after that, within %v", i.host, readWithin)
+	}
+	i.node, i.lease = time.Time{}, time.Time{}
 }

@@ -2,8 +2,11 @@ package virtual
 
 import (
 	"maps"
+	"net/http"
 	"slices"
 	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // Kind is what goes wrong.
@@ -14,12 +17,13 @@ const (
 	// To one request, or to several in a row.
 	kindLost       Kind = "lost"        // the request never arrives
 	kindDelay      Kind = "delay"       // the request arrives late, if its sender still waits
-	kindLate       Kind = "late-write"  // the sender gives up, and the request arrives after that
+	kindLate       Kind = "late-write"  // the sender gives up, or a proxy answers, and the request arrives after that
 	kindAnswerLost Kind = "answer-lost" // the request arrives, its answer does not
 	kindAnswerLate Kind = "answer-late"
 	kindProxy      Kind = "proxy"    // a proxy answers in place of the API server; with ",delivered" the API server carried it out
 	kindRepeat     Kind = "repeat"   // a proxy sends the request twice
 	kindTruncate   Kind = "truncate" // the answer's body ends too early
+	kindRefuse     Kind = "refuse"   // the API server itself answers with an error
 
 	// To a process, its network and its watches.
 	kindCutOff    Kind = "cut-off" // the host's network is down
@@ -95,15 +99,28 @@ var proxyModes = []string{
 	"404", "404,delivered", "404,plain", "401", "401,plain", "403", "403,plain", "403,delivered", "429,retry", "429,retry,delivered",
 }
 
+// refusals are the answers of an API server that refuses a write, or does not finish it in time: what admission policies and webhooks, its own
+// limits and etcd make of it. With ",delivered" it is carried out.
+var refusals = map[string]metav1.Status{
+	"403":           {Code: http.StatusForbidden, Reason: metav1.StatusReasonForbidden, Message: "admission webhook \"virtual\" denied the request"},
+	"409":           {Code: http.StatusConflict, Reason: metav1.StatusReasonConflict, Message: "admission webhook \"virtual\" denied the request: conflict"},
+	"422":           {Code: http.StatusUnprocessableEntity, Reason: metav1.StatusReasonInvalid, Message: "ValidatingAdmissionPolicy 'virtual' denied request"},
+	"429":           {Code: http.StatusTooManyRequests, Reason: metav1.StatusReasonTooManyRequests, Message: "too many requests, please try again later"},
+	"500":           {Code: http.StatusInternalServerError, Reason: metav1.StatusReasonInternalError, Message: "Internal error occurred: failed calling webhook \"virtual\""},
+	"504":           {Code: http.StatusGatewayTimeout, Reason: metav1.StatusReasonTimeout, Message: "Timeout: request did not complete within the allotted timeout"},
+	"504,delivered": {Code: http.StatusGatewayTimeout, Reason: metav1.StatusReasonTimeout, Message: "Timeout: request did not complete within the allotted timeout"},
+}
+
 var kinds = map[Kind]kind{
 	kindLost:       {weight: 6, request: true, modes: []string{modeError, modeSilent}},
 	kindDelay:      {weight: 6, request: true, least: 100 * time.Millisecond, most: 20 * time.Second},
-	kindLate:       {weight: 12, request: true, classes: classesOfLate, modes: []string{modeError, modeSilent}, least: 10 * time.Millisecond, most: 2 * time.Minute},
+	kindLate:       {weight: 12, request: true, classes: classesOfLate, modes: []string{modeError, modeSilent, "504", "503,retry"}, least: 10 * time.Millisecond, most: 2 * time.Minute},
 	kindAnswerLost: {weight: 12, request: true, modes: []string{modeError, modeSilent}},
 	kindAnswerLate: {weight: 6, request: true, least: 100 * time.Millisecond, most: 20 * time.Second},
 	kindProxy:      {weight: 12, request: true, modes: proxyModes},
 	kindRepeat:     {weight: 6, request: true, classes: classesOfWrites, modes: []string{modeFirst, modeSecond}, least: time.Millisecond, most: 10 * time.Second},
 	kindTruncate:   {weight: 3, request: true, classes: classesOfReads, modes: []string{modeError, modeClean}},
+	kindRefuse:     {weight: 6, request: true, classes: classesOfWrites, modes: slices.Sorted(maps.Keys(refusals))},
 
 	kindCutOff:    {weight: 4, least: 5 * time.Second, most: 5 * time.Minute},
 	kindWatchCut:  {weight: 3},
@@ -152,5 +169,5 @@ func (k Kind) spec() kind { return kinds[k] }
 // kindNames returns all kinds in a fixed order.
 func kindNames() []Kind { return slices.Sorted(maps.Keys(kinds)) }
 
-// delivered reports whether the API server carries out a request that a proxy answers.
-func (f Fault) delivered() bool { return f.Kind == kindProxy && hasOption(f.Mode, "delivered") }
+// delivered reports whether the API server carries out a request whose answer is another one.
+func (f Fault) delivered() bool { return hasOption(f.Mode, "delivered") }

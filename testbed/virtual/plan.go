@@ -26,7 +26,8 @@ type Plan struct {
 type Fault struct {
 	At   Trigger
 	Kind Kind
-	// On is the host that it happens to, or "" for the cluster. A fault of a request, triggered by a request, happens to that request.
+	// On is the host that it happens to. It is "" for a fault of the cluster, for a fault of a request, which happens to the request that
+	// triggers it, and for any other fault that happens to the host whose request triggers it.
 	On string
 	// For is how long it lasts, or how late something is, depending on the kind.
 	For time.Duration
@@ -37,12 +38,14 @@ type Fault struct {
 }
 
 // Trigger is when a fault happens: After the start of the run or, if N is not 0, After the N-th request or event of the Class by the Process,
-// which is a host's name or "*" for all hosts together. A fault of a request has no After beside N.
+// which is a host's name or "*" for all hosts together. If Next is not "", the fault waits for the same process's first request of that class
+// after it. A fault of a request has no After beside N.
 type Trigger struct {
 	After   time.Duration
 	Process string
 	Class   string
 	N       int
+	Next    string
 	Moment  Moment
 }
 
@@ -58,12 +61,15 @@ const (
 
 var moments = []Moment{momentBefore, momentLanded, momentAnswered}
 
-// String returns "1m30s", "n1#2:host,patch,nodes@landed" or "n1#2:host,patch,nodes@landed+3s".
+// String returns "1m30s", "n1#2:host,patch,nodes@landed", "n1#2:host,patch,nodes@landed+3s" or "n1#2:host,patch,nodes>host,get,leases".
 func (t Trigger) String() string {
 	if t.N == 0 {
 		return t.After.String()
 	}
 	s := fmt.Sprintf("%s#%d:%s", t.Process, t.N, t.Class)
+	if t.Next != "" {
+		s += ">" + t.Next
+	}
 	if t.Moment != momentBefore {
 		s += "@" + string(t.Moment)
 	}
@@ -196,7 +202,8 @@ func parseTrigger(text string) (t Trigger, err error) {
 	rest, after, delayed := strings.Cut(rest, "+")
 	rest, moment, _ := strings.Cut(rest, "@")
 	number, class, ok := strings.Cut(rest, ":")
-	t = Trigger{Process: process, Class: class, Moment: Moment(moment)}
+	class, next, _ := strings.Cut(class, ">")
+	t = Trigger{Process: process, Class: class, Next: next, Moment: Moment(moment)}
 	if delayed {
 		if t.After, err = time.ParseDuration(after); err != nil {
 			return t, err
@@ -299,34 +306,62 @@ func (g *generator) fault() Fault {
 	return f
 }
 
-// burst returns several faults within a minute of one write that moves a turn: the write is lost or late, and meanwhile something happens to
-// its host, its turn or the cluster. Faults that are spread over a run rarely meet.
+// burst returns several faults within a minute of one write that moves a turn. Usually the outcome of the write becomes unknown or late, what
+// its sender asks next goes wrong too, and its watches are late. Meanwhile something happens to its host, its turn or the cluster. Faults that
+// are spread over a run rarely meet.
 func (g *generator) burst() (faults []Fault) {
-	c := pick(g.Rand, classesOfTurns)
-	host := pick(g.Rand, g.shape.Hosts)
-	at := Trigger{Process: host, Class: c.name, N: 1 + g.IntN(c.often)}
+	c := pick(g.Rand, classesOfBursts)
+	at := Trigger{Process: pick(g.Rand, g.shape.Hosts), Class: c.name, N: 1 + g.IntN(c.often)}
+	host, next := at.Process, nextOfHosts
 	if strings.HasPrefix(c.name, string(roleCoordinator)) {
-		at.Process = "*"
+		at.Process, host, next = "*", "", nextOfCoordinators // the host that leads
 	}
-	for range 2 + g.IntN(mostAtOnce-1) {
-		f := g.fault()
-		s := f.Kind.spec()
-		if s.classes != nil && !slices.Contains(s.classes, c) {
-			continue
-		}
+	add := func(f Fault, at Trigger) {
 		f.At = at
-		if !s.request {
-			f.At.Moment = pick(g.Rand, moments)
-			if g.IntN(2) == 0 {
-				f.At.After = g.duration(time.Millisecond, time.Minute)
-			}
-			if f.On != "" && g.IntN(4) > 0 {
-				f.On = host
-			}
-		}
 		faults = append(faults, f)
 	}
+	if g.IntN(4) > 0 {
+		add(g.faultOf(func(k Kind, s kind) bool {
+			return s.request && k != kindDelay && k != kindAnswerLate && s.triggeredBy(c)
+		}), at)
+	}
+	if g.IntN(2) == 0 {
+		after := at
+		n := pick(g.Rand, next)
+		after.Next = n.name
+		add(g.faultOf(func(_ Kind, s kind) bool { return s.request && s.triggeredBy(n) }), after)
+	}
+	if g.IntN(2) == 0 {
+		f := g.faultOf(func(k Kind, _ kind) bool { return slices.Contains(kindsOfWatches, k) })
+		f.On = host
+		add(f, at)
+	}
+	for range 1 + g.IntN(mostAtOnce-3) {
+		f, at := g.faultOf(func(_ Kind, s kind) bool { return !s.request && s.triggeredBy(c) }), at
+		at.Moment = pick(g.Rand, moments)
+		if g.IntN(2) == 0 {
+			at.After = g.duration(time.Millisecond, time.Minute)
+		}
+		if f.On != "" && g.IntN(4) > 0 {
+			f.On = host
+		}
+		add(f, at)
+	}
 	return faults
+}
+
+// faultOf returns a fault of a kind that fits.
+func (g *generator) faultOf(fits func(Kind, kind) bool) Fault {
+	for {
+		if f := g.fault(); fits(f.Kind, f.Kind.spec()) {
+			return f
+		}
+	}
+}
+
+// triggeredBy reports whether a request or an event of the class may trigger a fault of the kind.
+func (s kind) triggeredBy(c class) bool {
+	return s.classes == nil || slices.ContainsFunc(s.classes, func(of class) bool { return of.name == c.name })
 }
 
 // trigger chooses when the fault happens. A fault of a request needs a request that it makes a difference to.
@@ -399,6 +434,20 @@ var classesOfWrites = []class{
 var classesOfTurns = slices.DeleteFunc(slices.Clone(classesOfWrites), func(c class) bool {
 	return !strings.HasPrefix(c.name, "coordinator,patch,nodes,state,") && !strings.HasPrefix(c.name, "host,patch,nodes,ack,")
 })
+
+// classesOfBursts are the writes that bursts happen around: those that move a turn. Grants and commits are frequent.
+var classesOfBursts = slices.Concat(classesOfTurns,
+	slices.Repeat([]class{{"coordinator,patch,nodes,state,before-drain", 3}, {"coordinator,patch,nodes,state,draining", 4}}, 3),
+	slices.Repeat([]class{{"host,patch,nodes,ack,draining,committed", 3}, {"host,patch,nodes,ack,rebooting,committed", 3}}, 2))
+
+// nextOfHosts and nextOfCoordinators are the requests with which the sender of a write finds out what became of it, or repeats it.
+var (
+	nextOfHosts        = []class{{"host,patch,nodes", 40}, {"host,get,nodes", 50}, {"host,get,leases", 50}, {"host,list,pods", 20}}
+	nextOfCoordinators = []class{{"coordinator,patch,nodes", 40}, {"coordinator,get,nodes", 20}, {"coordinator,update,leases", 200}}
+)
+
+// kindsOfWatches are faults after which a process does not see what happens.
+var kindsOfWatches = []Kind{kindWatchLag, kindWatchHang, kindWatchCut, kindCutOff}
 
 // classesOfLate are all writes. A grant that lands late is what an unknown outcome is dangerous for, so it is frequent.
 var classesOfLate = slices.Concat(classesOfWrites, slices.Repeat([]class{{"coordinator,patch,nodes,state,draining", 4}}, 8))

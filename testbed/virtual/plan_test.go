@@ -57,7 +57,7 @@ func TestPlansHaveEveryKind(t *testing.T) {
 			switch {
 			case f.For > s.most || f.For < s.least:
 				t.Errorf("%v: its duration is not within %v and %v", f, s.least, s.most)
-			case (f.On == "") != (s.cluster || s.request):
+			case (f.On == "") != (s.cluster || s.request) && f.At.Process != "*":
 				t.Errorf("%v: it happens to %q", f, f.On)
 			case f.At.After > shape.Length:
 				t.Errorf("%v: it happens after the end", f)
@@ -107,18 +107,19 @@ func TestPlansHaveEveryKind(t *testing.T) {
 func TestParseRefuses(t *testing.T) {
 	const head = "plan seed=7 length=40m0s\n"
 	for text, want := range map[string]string{
-		"":                              "no plan",
-		"30s kill n1\n":                 "line 1",
-		"plan seed=x length=1s\n":       "line 1",
-		head + "30s melt n1\n":          `unknown kind "melt"`,
-		head + "30x kill n1\n":          "line 2",
-		head + "30s\n":                  "expected a trigger and a kind",
-		head + "n1#0:host kill n1\n":    "expected a duration or PROCESS#NUMBER:CLASS",
-		head + "n1#1:host@x kill n1\n":  `unknown moment "x"`,
-		head + "n1#1:host+x kill n1\n":  "line 2",
-		head + "n1#1:host+1s lost\n":    "happens to a request",
-		head + "30s kill n1 often=3\n":  "expected a host, for=, mode= or times=",
-		head + "30s logind n1 mode=x\n": `logind has no mode "x"`,
+		"":                               "no plan",
+		"30s kill n1\n":                  "line 1",
+		"plan seed=x length=1s\n":        "line 1",
+		head + "30s melt n1\n":           `unknown kind "melt"`,
+		head + "30x kill n1\n":           "line 2",
+		head + "30s\n":                   "expected a trigger and a kind",
+		head + "n1#0:host kill n1\n":     "expected a duration or PROCESS#NUMBER:CLASS",
+		head + "n1#1:host@x kill n1\n":   `unknown moment "x"`,
+		head + "n1#1:host+x kill n1\n":   "line 2",
+		head + "n1#1:host>host@x kill\n": `unknown moment "x"`,
+		head + "n1#1:host+1s lost\n":     "happens to a request",
+		head + "30s kill n1 often=3\n":   "expected a host, for=, mode= or times=",
+		head + "30s logind n1 mode=x\n":  `logind has no mode "x"`,
 	} {
 		if p, err := Parse(text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q reads as %v, %v; expected an error with %q", text, p, err, want)

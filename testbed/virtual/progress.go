@@ -109,7 +109,7 @@ func (f *Fleet) clearFailed(except []string) {
 }
 
 // Clean ends what admins and thieves began and the plan has not ended, because the admins' request was refused or a store that was rewound
-// has it again: unknown states, intents, a stop, changes of the policy, budgets that block drains, and cordons that are not lockkeeper's. An
+// has it again: unknown states, intents without an end, a stop, changes of the policy, budgets that block drains, and cordons that are not lockkeeper's. An
 // admin who detaches a node by force takes over its cordon.
 func (f *Fleet) Clean() {
 	p := f.exec.people
@@ -121,10 +121,15 @@ func (f *Fleet) Clean() {
 			f.RestartKubelet(m.name)
 			continue
 		}
-		for _, key := range []string{v1alpha1.AnnotationPaused, v1alpha1.AnnotationDetached} {
-			if _, has := obj.Annotations[key]; has {
-				p.patchNode(admin, m.name, annotate(key, nil))
-			}
+		n := turn.FromNode(obj)
+		stays := func(in *v1alpha1.Intent) bool { // the coordinator removes it
+			return in == nil || in.Until != nil && time.Until(*in.Until) <= kindIntent.spec().most
+		}
+		if !stays(n.Paused) {
+			p.patchNode(admin, m.name, annotate(v1alpha1.AnnotationPaused, nil))
+		}
+		if !stays(n.Detached) {
+			p.patchNode(admin, m.name, annotate(v1alpha1.AnnotationDetached, nil))
 		}
 		if obj.Labels[v1alpha1.LabelManaged] != "" {
 			p.patchNode(admin, m.name, label(v1alpha1.LabelManaged, nil))

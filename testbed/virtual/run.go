@@ -43,6 +43,7 @@ type executor struct {
 type waiting struct {
 	Fault
 	seen int
+	by   string // the process that has sent the N-th request, if the fault waits for its next one
 }
 
 // hold is what can last only once at a time: a kind on a host, or a variant of it.
@@ -214,16 +215,29 @@ func (e *executor) triggered(process, class string) []Fault {
 			if now < t.After || w.On != "" && w.On != process {
 				return false
 			}
+		} else if w.by != "" {
+			if w.by != process || !matches(t.Next, class) {
+				return false
+			}
 		} else if t.Process != "*" && t.Process != process || !matches(t.Class, class) {
 			return false
 		}
 		w.seen++
-		times := max(w.Times, 1)
+		times, first := max(w.Times, 1), max(t.N, 1)
 		if !w.Kind.spec().request {
 			times = 1
 		}
-		if first := max(t.N, 1); w.seen >= first {
-			due = append(due, w.Fault)
+		if t.Next != "" {
+			if first++; w.seen == t.N {
+				w.by = process
+			}
+		}
+		if w.seen >= first {
+			f := w.Fault
+			if s := f.Kind.spec(); f.On == "" && !s.cluster && !s.request {
+				f.On = process
+			}
+			due = append(due, f)
 			if w.Kind.spec().request {
 				e.fired[w.Kind]++
 			}
@@ -266,9 +280,6 @@ func (e *executor) act(f Fault) <-chan struct{} {
 // begin begins the fault now. It returns a channel that is closed when it has begun.
 func (e *executor) begin(f Fault) <-chan struct{} {
 	begun := make(chan struct{})
-	if f.At.Process != "" && f.On == "" && !f.Kind.spec().cluster {
-		f.On = f.At.Process // a fault that a request triggers, and that names no other host
-	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	a := acts[f.Kind]

@@ -407,6 +407,26 @@ func TestNetworks(t *testing.T) {
 	}
 }
 
+// TestNext: a fault happens to the next request of a class by the process whose request triggers it, or to that process.
+func TestNext(t *testing.T) {
+	text := "*#2:host,patch,nodes>host,get,nodes lost mode=error times=2\n*#1:host,patch,nodes kill\n"
+	calls, _, _ := play(t, text, func(t *testing.T, e *executor, fleet *fakeFleet) {
+		s := &standIn{}
+		for i, c := range []struct{ process, method, want string }{
+			{"n1", "GET", "200"}, {"n2", "PATCH", "200"}, {"n2", "GET", "200"}, {"n1", "PATCH", "200"}, {"n2", "GET", "200"}, {"n1", "PATCH", "200"},
+			{"n1", "GET", "connection"}, {"n2", "GET", "200"}, {"n1", "GET", "connection"}, {"n1", "GET", "200"},
+		} {
+			resp, err := e.Transport(c.process, roleHost, s).RoundTrip(newRequest(t.Context(), t, c.method, "/api/v1/nodes/n1", patchOfState))
+			if got, _, _ := strings.Cut(describeAnswer(resp, err), " "); got != c.want {
+				t.Errorf("request %d, %s of %s, gets %s, expected %s", i, c.method, c.process, got, c.want)
+			}
+		}
+	})
+	if len(calls) != 1 || !strings.HasSuffix(calls[0], " Kill n2") {
+		t.Errorf("the faults did %q, expected to kill n2", calls)
+	}
+}
+
 // TestExecutor: what each kind does to the fleet, and when. What lasts longer than the faults ends with them.
 func TestExecutor(t *testing.T) {
 	for text, want := range map[string]string{

@@ -38,13 +38,16 @@ func scenario(seed uint64) Options {
 	o.Candidates = 1 + r.IntN(o.Hosts)
 	o.ControlPlane = r.IntN(3)
 	budget := 1 + r.IntN(2)
+	settle := time.Duration(r.IntN(60)) * time.Second
+	timeouts := []int{2 + r.IntN(9), 2 + r.IntN(4), 4 + r.IntN(7)} // of the drain, host hooks and the reboot; in minutes
 	o.Policy = func(s *v1alpha1.DisruptionPolicySpec) {
 		s.Rollout.MaxUnavailable = intstr.FromInt(budget)
 		s.Rollout.MaxTurnsPerDay = 48
 		minutes := func(n int) metav1.Duration { return metav1.Duration{Duration: time.Duration(n) * time.Minute} }
 		s.Rollout.BackoffMax = minutes(10)
-		s.Drain.Timeout = minutes(10)
-		s.Timeouts.HostHooks, s.Timeouts.Rebooting, s.Timeouts.Applying = minutes(5), minutes(10), minutes(5)
+		s.Rollout.Settle = metav1.Duration{Duration: settle}
+		s.Drain.Timeout = minutes(timeouts[0])
+		s.Timeouts.HostHooks, s.Timeouts.Rebooting, s.Timeouts.Applying = minutes(timeouts[1]), minutes(timeouts[2]), minutes(5)
 	}
 	if r.IntN(2) == 0 {
 		o.Hooks = map[v1alpha1.State]time.Duration{}
@@ -70,6 +73,19 @@ func (o *Options) shape(length time.Duration) Shape {
 	return s
 }
 
+// stageEvery is how often a host's update engine finds another version while the plan lasts. So hosts want something most of the time:
+// a fault next to a turn shows more than one in a fleet that rests.
+const stageEvery = 4 * time.Minute
+
+// keepStaging has all hosts stage another version from time to time, unless they have one staged.
+func (f *Fleet) keepStaging() {
+	f.tasks.Go(func() {
+		for n := 0; pause(f.exec.ending, stageEvery) == nil; n++ {
+			f.stageAll(fmt.Sprintf("3.%d.0", n))
+		}
+	})
+}
+
 // run runs a plan on a fleet, in a bubble of its own.
 func run(t *testing.T, o Options, p Plan, logged bool) (res Result) {
 	t.Helper()
@@ -93,7 +109,9 @@ func run(t *testing.T, o Options, p Plan, logged bool) (res Result) {
 		for _, host := range f.Hosts() {
 			f.Stage(host, versions[0])
 		}
-		<-f.Start()
+		calm := f.Start()
+		f.keepStaging()
+		<-calm
 		f.Clean()
 		res.Why = f.finish(p.Seed)
 	})

@@ -3,6 +3,7 @@ package virtual
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +12,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 var (
@@ -312,12 +315,20 @@ func (c *call) deliver() (*http.Response, error) {
 			return nil, err
 		}
 	case kindLate:
+		if f.Mode != modeError && f.Mode != modeSilent {
+			c.t.start(func() { c.land("late", f.For) })
+			return c.proxyAnswer(), nil
+		}
 		err := c.gaveUp()
 		c.t.start(func() { c.land("late", f.For) })
 		return nil, err
 	case kindProxy:
 		if !f.delivered() {
 			return c.proxyAnswer(), nil
+		}
+	case kindRefuse:
+		if !f.delivered() {
+			return c.refusal(), nil
 		}
 	}
 	resp, err := c.answer()
@@ -333,6 +344,9 @@ func (c *call) deliver() (*http.Response, error) {
 	case kindProxy:
 		resp.Body.Close()
 		return c.proxyAnswer(), nil
+	case kindRefuse:
+		resp.Body.Close()
+		return c.refusal(), nil
 	case kindRepeat:
 		return c.repeat(resp)
 	case kindTruncate:
@@ -449,9 +463,29 @@ func (c *call) proxyAnswer() *http.Response {
 	if hasOption(c.fault.Mode, "retry") {
 		header.Set("Retry-After", "2")
 	}
+	return c.respond(code, header, []byte(body))
+}
+
+// refusal returns the API server's own answer to a write that it refuses.
+func (c *call) refusal() *http.Response {
+	status := refusals[c.fault.Mode]
+	status.TypeMeta, status.Status = metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, metav1.StatusFailure
+	body, err := json.Marshal(&status)
+	if err != nil {
+		panic(fmt.Sprintf("encoding a Status: %v", err))
+	}
+	header := http.Header{"Content-Type": {"application/json"}, "Date": {time.Now().UTC().Format(http.TimeFormat)}}
+	if status.Code == http.StatusTooManyRequests {
+		header.Set("Retry-After", "1")
+	}
+	return c.respond(int(status.Code), header, body)
+}
+
+// respond returns an answer that the API server in memory has not given.
+func (c *call) respond(code int, header http.Header, body []byte) *http.Response {
 	return &http.Response{
 		Status: fmt.Sprintf("%d %s", code, http.StatusText(code)), StatusCode: code, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-		Header: header, Body: io.NopCloser(strings.NewReader(body)), ContentLength: int64(len(body)), Request: c.hr,
+		Header: header, Body: io.NopCloser(bytes.NewReader(body)), ContentLength: int64(len(body)), Request: c.hr,
 	}
 }
 
