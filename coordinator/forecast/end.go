@@ -3,6 +3,7 @@ package forecast
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -104,7 +105,7 @@ type simulation struct {
 	now           time.Time
 	lines         []line
 	byName        map[string]*line
-	total         int // how many of all nodes may be unavailable; negative: no limit
+	total         int // how many of all nodes may be unavailable
 	taken         int // how many of all nodes are unavailable
 	waiting       []*simulatedNode
 	running       []*simulatedNode
@@ -139,7 +140,7 @@ type simulatedNode struct {
 }
 
 func newSimulation(s rollout.Snapshot, out *rollout.Outcome, held map[string]v1alpha1.Reason, acrossWindows bool) *simulation {
-	c := &simulation{acrossWindows: acrossWindows, begin: map[string]time.Time{}, now: s.Now, total: -1, taken: out.Unavailable, byName: map[string]*line{}, seen: map[string][]time.Duration{}, slots: map[string][]string{}}
+	c := &simulation{acrossWindows: acrossWindows, begin: map[string]time.Time{}, now: s.Now, total: math.MaxInt, taken: out.Unavailable, byName: map[string]*line{}, seen: map[string][]time.Duration{}, slots: map[string][]string{}}
 	c.lines = make([]line, len(out.Policies))
 	for i := range out.Policies {
 		f := &out.Policies[i]
@@ -148,9 +149,7 @@ func newSimulation(s rollout.Snapshot, out *rollout.Outcome, held map[string]v1a
 		l.shut = l.closed(s.Now, acrossWindows)
 		c.byName[f.Name] = l
 		if t := s.Policies[i].MaxUnavailableTotal; t != nil {
-			if n := t.Of(out.Managed); c.total < 0 || n < c.total {
-				c.total = n
-			}
+			c.total = min(c.total, t.Of(out.Managed))
 		}
 	}
 	for _, slot := range out.Slots {
@@ -183,9 +182,9 @@ func newSimulation(s rollout.Snapshot, out *rollout.Outcome, held map[string]v1a
 			c.add(n, l, reason)
 		}
 	}
-	last := len(out.Queue) + 1 // the place of nodes that are not in the queue yet
+	// Nodes that are not in the queue yet come last.
 	slices.SortStableFunc(c.waiting, func(a, b *simulatedNode) int {
-		return cmp.Compare(cmp.Or(place[a.Name], last), cmp.Or(place[b.Name], last))
+		return cmp.Compare(cmp.Or(place[a.Name], math.MaxInt), cmp.Or(place[b.Name], math.MaxInt))
 	})
 	return c
 }
@@ -358,11 +357,11 @@ func (c *simulation) grant(now time.Time) (again time.Time) {
 			wait(g, l.opens)
 		case !l.open:
 			l.Unknown = cmp.Or(l.Unknown, "its window closes before that")
-		case l.taken+more > l.figures.Allowed, c.total >= 0 && c.taken+more > c.total, g.ControlPlane && c.controlPlaneBusy():
+		case l.taken+more > l.figures.Allowed, c.taken+more > c.total, g.ControlPlane && c.controlPlaneBusy():
 			kept = append(kept, g)
 		default:
 			l.taken, c.taken = l.taken+more, c.taken+more
-			if more > 0 {
+			if more == 1 {
 				g.counts = []string{l.figures.Name}
 			}
 			c.begin[g.Name], g.end = now, now.Add(g.lasts)

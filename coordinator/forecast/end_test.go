@@ -32,9 +32,21 @@ func turning(name string, ago time.Duration) turn.Node {
 
 // done is a node whose turn took so long and ended half an hour ago.
 func done(name string, took time.Duration, changes []v1alpha1.Change) turn.Node {
+	return doneBefore(name, took, 30*time.Minute, changes)
+}
+
+// doneBefore is a node whose turn took so long and ended so long ago.
+func doneBefore(name string, took, ago time.Duration, changes []v1alpha1.Change) turn.Node {
 	n := idle(name)
-	end := noon.Add(-30 * time.Minute)
+	end := noon.Add(-ago)
 	n.Last = &v1alpha1.Last{Turn: "t", Result: v1alpha1.ResultDone, Changes: changes, End: end, Turns: []time.Time{end.Add(-9 * time.Hour), end.Add(-took)}}
+	return n
+}
+
+// requesting is a node that wants a reboot because of a request.
+func requesting(name string) turn.Node {
+	n := wanting(name)
+	n.Request, n.Host.Changes = &v1alpha1.Request{Action: "reboot"}, []v1alpha1.Change{{Source: v1alpha1.SourceRequest}}
 	return n
 }
 
@@ -80,6 +92,27 @@ func TestEnds(t *testing.T) {
 			after: 9 * time.Minute, left: 2, turn: 4 * time.Minute, seen: 3}, // 4, 1, 4
 		{name: "three turns for something else", nodes: []turn.Node{done("a", 4*time.Minute, other), done("b", 4*time.Minute, other), done("c", 4*time.Minute, other), wanting("d")},
 			after: 10 * time.Minute, left: 1, turn: 10 * time.Minute},
+		{name: "three turns that ended now", nodes: append(nodes(3, func(name string) turn.Node { return doneBefore(name, 4*time.Minute, 0, anUpdate) }), wanting("x")),
+			after: 5 * time.Minute, left: 1, turn: 4 * time.Minute, seen: 3}, // after the minute to settle
+		{name: "three turns that ended a day ago", nodes: append(nodes(3, func(name string) turn.Node { return doneBefore(name, 4*time.Minute, 24*time.Hour, anUpdate) }), wanting("x")),
+			after: 10 * time.Minute, left: 1, turn: 10 * time.Minute},
+		{name: "three turns that took no time, because clocks differ", nodes: append(nodes(3, func(name string) turn.Node { return done(name, 0, anUpdate) }), wanting("x")),
+			after: 10 * time.Minute, left: 1, turn: 10 * time.Minute},
+		{name: "of nodes with equal times, the first says how many turns were seen", nodes: append(nodes(3, func(name string) turn.Node { return done(name, 10*time.Minute, other) }), wanting("x"), requesting("y")),
+			after: 21 * time.Minute, left: 2, turn: 10 * time.Minute},
+		{name: "a turn is for the changes in its record, not for those that wait", nodes: append(nodes(3, func(name string) turn.Node { return done(name, 4*time.Minute, other) }), func() turn.Node {
+			n := turning("x", time.Minute)
+			n.Grant.Changes = other
+			return n
+		}()), after: 3 * time.Minute, left: 1, turn: 4 * time.Minute, seen: 3},
+		{name: "a waiting node's old record says nothing", nodes: append(nodes(3, func(name string) turn.Node { return done(name, 4*time.Minute, other) }), func() turn.Node {
+			n := wanting("x")
+			n.Grant = &v1alpha1.Grant{Turn: "t0", Changes: other}
+			return n
+		}()), after: 10 * time.Minute, left: 1, turn: 10 * time.Minute},
+		{name: "a turn without a record", nodes: []turn.Node{func() turn.Node { n := turning("a", 0); n.Grant = nil; return n }()},
+			unknown: "every node that is left is held", left: 1, without: 1},
+		{name: "its turn takes twice as long as expected", nodes: []turn.Node{turning("a", 20*time.Minute)}, after: 150 * time.Second, left: 1, turn: 10 * time.Minute},
 		{name: "one is held", nodes: nodes(3, wanting), held: map[string]v1alpha1.Reason{"n0": v1alpha1.ReasonPaused}, after: 21 * time.Minute, left: 3, without: 1, turn: 10 * time.Minute},
 		{name: "all are held", nodes: nodes(2, wanting), held: map[string]v1alpha1.Reason{"n0": v1alpha1.ReasonPaused, "n1": v1alpha1.ReasonFailed},
 			unknown: "every node that is left is held", left: 2, without: 2},
@@ -121,6 +154,58 @@ func TestEnds(t *testing.T) {
 				t.Errorf("its policy: %+v\nexpected %+v", p, want)
 			}
 		})
+	}
+}
+
+// The fleet ends with the last policy that still has something to do. A policy whose nodes
+// are all held does not delay it, and one whose end is unknown makes the fleet's unknown.
+func TestEndsOfSeveralPolicies(t *testing.T) {
+	pool := func(name string, change func(*policy.Policy)) policy.Policy {
+		obj := &v1alpha1.DisruptionPolicy{Spec: policy.Defaults()}
+		obj.Name, obj.Spec.NodeSelector.MatchLabels = name, map[string]string{"pool": name}
+		p := policy.Compile(obj, time.LoadLocation)
+		p.MaxUnavailable.Number, p.ExpectedDuration, p.Settle = 3, 10*time.Minute, time.Minute
+		change(&p)
+		return p
+	}
+	in := func(pool string, n turn.Node) turn.Node {
+		n.Labels = map[string]string{"pool": pool}
+		return n
+	}
+	as := func(*policy.Policy) {}
+	total := func(n int) func(*policy.Policy) {
+		return func(p *policy.Policy) { p.MaxUnavailableTotal = &policy.Limit{Number: n} }
+	}
+	seen := nodes(3, func(name string) turn.Node { return in("b", done("b"+name, 10*time.Minute, anUpdate)) })
+	for _, tc := range []struct {
+		name  string
+		a, b  func(*policy.Policy)
+		nodes []turn.Node
+		held  map[string]v1alpha1.Reason
+		want  End
+	}{
+		{name: "the first is held", a: as, b: as, nodes: []turn.Node{in("a", wanting("x")), in("b", wanting("y"))}, held: map[string]v1alpha1.Reason{"x": v1alpha1.ReasonPaused},
+			want: End{At: noon.Add(10 * time.Minute), Left: 2, Held: 1, Turn: 10 * time.Minute}},
+		{name: "the end of the first is unknown", a: func(p *policy.Policy) { p.Paused = true }, b: as, nodes: []turn.Node{in("a", wanting("x")), in("b", wanting("y"))},
+			want: End{Unknown: "policy a: the policy is paused", Left: 2, Turn: 10 * time.Minute}},
+		{name: "equal times: those of the first", a: as, b: as, nodes: append([]turn.Node{in("a", wanting("x")), in("b", wanting("y"))}, seen...),
+			want: End{At: noon.Add(10 * time.Minute), Left: 2, Turn: 10 * time.Minute}},
+		{name: "the least total counts, which is the first one's", a: total(1), b: total(2), nodes: []turn.Node{in("a", wanting("x")), in("b", wanting("y"))},
+			want: End{At: noon.Add(20 * time.Minute), Left: 2, Turn: 10 * time.Minute}},
+		{name: "the least total counts, which is the last one's", a: total(2), b: total(1), nodes: []turn.Node{in("a", wanting("x")), in("b", wanting("y"))},
+			want: End{At: noon.Add(20 * time.Minute), Left: 2, Turn: 10 * time.Minute}},
+		{name: "nodes that are not in the queue yet come last", a: as, b: total(1), nodes: []turn.Node{in("a", func() turn.Node {
+			n := wanting("x")
+			n.Host.Veto = v1alpha1.ReasonSessions
+			return n
+		}()), in("b", wanting("y")), in("b", wanting("z"))}, held: map[string]v1alpha1.Reason{"x": v1alpha1.ReasonSessions},
+			want: End{At: noon.Add(30 * time.Minute), Left: 3, Turn: 10 * time.Minute}},
+	} {
+		s := rollout.Snapshot{Now: noon, Policies: policy.NewSet(pool("a", tc.a), pool("b", tc.b)), Nodes: tc.nodes}
+		out := rollout.Decide(s)
+		if fleet, _ := Ends(s, &out, tc.held); fleet != tc.want {
+			t.Errorf("%s: %+v\nexpected %+v", tc.name, fleet, tc.want)
+		}
 	}
 }
 

@@ -44,6 +44,7 @@ func TestParseChange(t *testing.T) {
 		"unit":                           {wrong: `"unit", expected a unit's full name, as in unit:containerd.service (no type of unit at its end)`},
 		"unit:a@.service":                {wrong: `"unit:a@.service", expected a unit's full name, as in unit:containerd.service (a template; name an instance of it)`},
 		"os:":                            {wrong: `"os:", expected os, or os:VERSION with a version of at most 128 bytes`},
+		"os:" + strings.Repeat("1", 128): {v1alpha1.Change{Source: v1alpha1.SourceOSUpdate, Version: strings.Repeat("1", 128)}, ""},
 		"os:" + strings.Repeat("1", 129): {wrong: `"os:` + strings.Repeat("1", 129) + `", expected os, or os:VERSION with a version of at most 128 bytes`},
 		"request:reboot":                 {wrong: `"request:reboot", expected request, with nothing after it`},
 	} {
@@ -235,6 +236,8 @@ func TestOutcomes(t *testing.T) {
 		"a veto of its own":  {func(n *turn.Node) { n.Host.Veto = v1alpha1.ReasonOtherManager }, Nothing, Held, v1alpha1.ReasonOtherManager},
 		"another protocol":   {func(n *turn.Node) { n.Host.Protocol = v1alpha1.Protocol + 1 }, Nothing, Held, v1alpha1.ReasonVersionSkew},
 		"in a turn":          {func(n *turn.Node) { *n = draining(n.Name) }, InTurn, InTurn, ""},
+		"before its cordon":  {func(n *turn.Node) { *n = draining(n.Name); n.State, n.Mark = v1alpha1.StateBeforeDrain, false }, InTurn, InTurn, ""},
+		"held back before":   {func(n *turn.Node) { *n = wanting(n.Name); n.Host.Veto = v1alpha1.ReasonHeldBack }, Held, Goes, ""},
 	} {
 		n := idle("n1")
 		tc.change(&n)
@@ -247,6 +250,33 @@ func TestOutcomes(t *testing.T) {
 		}
 		if f.Held != (tc.held != "") {
 			t.Errorf("%s: held %t", name, f.Held)
+		}
+		if queued := asked.Nodes[0].Ahead != nil; queued != (tc.asked == Goes) {
+			t.Errorf("%s: %s, in the queue %t", name, asked.Outcome, queued)
+		}
+	}
+}
+
+// Why nodes do not go.
+func TestWhy(t *testing.T) {
+	no := false
+	for name, tc := range map[string]struct {
+		change func(*turn.Node)
+		want   string
+	}{
+		"idle":               {func(*turn.Node) {}, ""},
+		"not managed":        {func(n *turn.Node) { n.Managed = &no }, "lockkeeper.dev/managed=false"},
+		"managed":            {func(n *turn.Node) { n.Managed, n.State, n.Host = new(true), v1alpha1.StateAbsent, nil }, "lockkeeper has never reported from this node"},
+		"detached":           {func(n *turn.Node) { n.Detached = &v1alpha1.Intent{Reason: "disk"} }, "it is detached"},
+		"by its host's file": {func(n *turn.Node) { n.Host.Managed = false }, "managed_by_default is false in its host's file"},
+		"paused":             {func(n *turn.Node) { *n = wanting(n.Name); n.Paused = &v1alpha1.Intent{Reason: "disk"} }, "disk"},
+		"marked":             {func(n *turn.Node) { *n = wanting(n.Name); n.Mark = true }, "a node that is in no turn has a cordon of lockkeeper's"},
+	} {
+		n := idle("n1")
+		tc.change(&n)
+		s := rollout.Snapshot{Now: noon, Policies: policy.Set{policy.Default()}, Nodes: []turn.Node{n, idle("n2")}}
+		if g := Ask(Input{Snapshot: s, Names: []string{"n1"}}).Answer(Pods{}).Groups[0]; g.Why != tc.want {
+			t.Errorf("%s: %s because of %q, expected %q", name, g.Outcome, g.Why, tc.want)
 		}
 	}
 }
@@ -343,6 +373,7 @@ func TestBudgets(t *testing.T) {
 		"a pod that is not Ready, and enough are": {one(unready), []policyv1.PodDisruptionBudget{budget(0, 2, 2)}, ""},
 		"and too few are":                         {one(unready), []policyv1.PodDisruptionBudget{budget(0, 1, 2)}, "a/b: allows no disruption now: 1 healthy, 2 needed"},
 		"and too few, AlwaysAllow":                {one(unready), []policyv1.PodDisruptionBudget{budget(0, 1, 2, always)}, ""},
+		"and none is needed":                      {one(unready), []policyv1.PodDisruptionBudget{budget(0, 0, 0)}, "a/b: allows no disruption now: 0 healthy, 0 needed"},
 		"AlwaysAllow of a healthy pod":            {one(), []policyv1.PodDisruptionBudget{budget(0, 1, 2, always)}, "a/b: allows no disruption now: 1 healthy, 2 needed"},
 		"a status that is old":                    {one(), []policyv1.PodDisruptionBudget{budget(1, 3, 2, func(b *policyv1.PodDisruptionBudget) { b.Generation = 2; b.Status.ObservedGeneration = 1 })}, "a/b: its status is not up to date, so the API server puts evictions off"},
 		"two budgets":                             {one(), []policyv1.PodDisruptionBudget{budget(1, 3, 2, named("c")), budget(1, 3, 2)}, "a/b a/c: the API server evicts no pod with more than one budget"},
@@ -356,6 +387,52 @@ func TestBudgets(t *testing.T) {
 		}
 		if got.String() != tc.blocked || len(n.Evict) != 1 || len(n.Slowing) != 0 {
 			t.Errorf("%s: %q, expected %q; %+v", name, got.String(), tc.blocked, n)
+		}
+	}
+}
+
+// Each pod is in its list, whatever the pods before it are, and a budget that allows fewer
+// evictions than there are pods slows the drain.
+func TestPods(t *testing.T) {
+	pod := func(name string, change func(*corev1.Pod)) *corev1.Pod {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: name}}
+		change(p)
+		return Strip(p)
+	}
+	web := func(p *corev1.Pod) {
+		p.Labels = map[string]string{"app": "web"}
+		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+	}
+	pods := []*corev1.Pod{
+		pod("e1", web), pod("e2", web), pod("e3", web),
+		pod("d", func(p *corev1.Pod) { p.Labels = map[string]string{"app": "long"} }),
+		pod("c", func(p *corev1.Pod) { p.Labels = map[string]string{"app": "long"} }),
+		pod("b", func(p *corev1.Pod) { p.DeletionTimestamp = new(metav1.NewTime(noon)) }),
+		pod("a", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }),
+	}
+	terms := &v1alpha1.Terms{Block: []v1alpha1.PodSelector{{Selector: metav1.LabelSelector{MatchLabels: map[string]string{"app": "long"}}}}}
+	names := func(pods []Pod) string {
+		var all []string
+		for _, p := range pods {
+			all = append(all, p.Name)
+		}
+		return strings.Join(all, " ")
+	}
+	for allowed, want := range map[int32]string{1: "allows 1 disruption now: 3 healthy, 2 needed", 2: "allows 2 disruptions now: 3 healthy, 2 needed", 3: ""} {
+		b := policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "web"}}
+		b.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}
+		b.Status = policyv1.PodDisruptionBudgetStatus{DisruptionsAllowed: allowed, CurrentHealthy: 3, DesiredHealthy: 2}
+		var n Node
+		n.addDrain(terms, pods, read([]policyv1.PodDisruptionBudget{b}))
+		if got := names(n.Leave) + ", " + names(n.Wait) + ", " + names(n.Block) + ", " + names(n.Evict); got != "a/a, a/b, a/c a/d, a/e1 a/e2 a/e3" {
+			t.Errorf("the pods that are left, waited for, blocking and evicted are %s", got)
+		}
+		got := ""
+		for _, o := range n.Slowing {
+			got += o.Why
+		}
+		if got != want || len(n.Blocking) > 0 {
+			t.Errorf("%d allowed: %q, blocking %v, expected %q", allowed, got, n.Blocking, want)
 		}
 	}
 }
