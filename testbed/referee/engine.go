@@ -113,6 +113,7 @@ type readyToReboot struct {
 type turnMemory struct {
 	id        string
 	began     moment
+	terms     []string // that it has been of
 	committed bool
 	ourCordon bool
 	late      bool     // granted by a term that had ended, and not resolved yet
@@ -222,6 +223,9 @@ func (e *engine) onNode(m moment, name string, obj *corev1.Node) {
 		e.begin(n, &after)
 	} else {
 		e.changed(n, before, &after, managersOf(obj))
+	}
+	if epoch := epochOf(&after); n.turn != nil && !slices.Contains(n.turn.terms, epoch) {
+		n.turn.terms = append(n.turn.terms, epoch)
 	}
 	n.cur, n.rev = &after, m.rev
 	e.recount(n, before != nil)

@@ -1,6 +1,7 @@
 package referee
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -37,7 +38,7 @@ func (e *engine) onLease(m moment, obj *coordinationv1.Lease) {
 		e.held[v.holder], e.terms[v.holder] = true, true
 	}
 	if v.holder != "" && v.holder != before.holder && e.renewed != (moment{}) {
-		e.unled = append(e.unled, span{e.renewed.by, m.after})
+		e.unled = append(e.unled, span{e.renewed.by, m.after, v.holder})
 	}
 	if v.holder != "" || before.holder != "" && v.exists {
 		e.renewed = m
@@ -121,20 +122,28 @@ func (e *engine) fence(n *node, epoch string, read int64) {
 	e.breaks(rule, n.name, "committed in the term %s, which the Lease did not allow at any moment since the Node was read (%s)", epoch, e.leaseText())
 }
 
-// span is the time between two writes of the Lease.
-type span struct{ from, to time.Time }
+// span is the time between two writes of the Lease, and who held it then, or first after it.
+type span struct {
+	from, to time.Time
+	holder   string
+}
 
-// ran returns for how long since a time a leader could continue turns: without stops and without the time between two leaders.
-func (e *engine) ran(since time.Time) (d time.Duration) {
+// ran returns for how long since a time leaders could continue a turn: without stops and without the time between two leaders. Only the terms
+// that the turn has been of count, as the Lease does not say how long there was no leader before a term that left the turn alone.
+func (e *engine) ran(since time.Time, terms []string) (d time.Duration) {
 	spans := slices.Clone(e.unled)
-	for i := range e.leases {
-		if s := (span{e.leases[i].at.by, e.now.after}); e.leases[i].stopped {
+	for i, l := range e.leases {
+		if s := (span{l.at.by, e.now.after, l.holder}); l.stopped {
 			if i+1 < len(e.leases) {
 				s.to = e.leases[i+1].at.after
+			}
+			for _, next := range e.leases[i+1:] {
+				s.holder = cmp.Or(s.holder, next.holder)
 			}
 			spans = append(spans, s)
 		}
 	}
+	spans = slices.DeleteFunc(spans, func(s span) bool { return !slices.Contains(terms, s.holder) })
 	slices.SortFunc(spans, func(a, b span) int { return a.from.Compare(b.from) })
 	for _, s := range spans {
 		d += max(0, s.from.Sub(since))
@@ -153,10 +162,10 @@ func (e *engine) overdue(n *node, before, after *turn.Node) {
 	g := before.Grant
 	held := before.State == after.State && after.Held == v1alpha1.ReasonOverdue && before.Held != after.Held
 	ends := after.Grant != nil && after.Grant.Reason == v1alpha1.ReasonOverdue
-	if g == nil || !before.Ours() || g.Reason == v1alpha1.ReasonOverdue || !held && !ends {
+	if g == nil || n.turn == nil || !before.Ours() || g.Reason == v1alpha1.ReasonOverdue || !held && !ends {
 		return
 	}
-	if limit, ran := timeout(before), e.ran(g.StageAt); ran < limit-noticesStop {
+	if limit, ran := timeout(before), e.ran(g.StageAt, append(slices.Clone(n.turn.terms), epochOf(after))); ran < limit-noticesStop {
 		e.breaks(Overdue, n.name, "overdue in %s after %v, its timeout is %v", before.State, ran.Round(time.Second), limit)
 	}
 }
