@@ -21,6 +21,7 @@ type Server struct {
 	serial   int64 // the last number that was used in a UID or in a name; it never goes back
 	changes  chan struct{}
 	events   []expiry // of the Events, the oldest first
+	maxSize  int      // see LimitSize
 	page     int64    // the most objects in a page; 0 is no bound
 
 	observers []func(Write)
@@ -48,7 +49,7 @@ const firstRevision = 1000
 
 // New returns a server with the namespaces of a new cluster, and no other objects.
 func New() *Server {
-	s := &Server{revision: firstRevision, advanced: make(chan struct{}), tables: map[string]*table{}, absent: map[string]bool{}, changes: make(chan struct{}, 1)}
+	s := &Server{revision: firstRevision, maxSize: 3 << 19, advanced: make(chan struct{}), tables: map[string]*table{}, absent: map[string]bool{}, changes: make(chan struct{}, 1)}
 	for _, k := range kinds {
 		if !k.event {
 			s.tables[k.stored()] = newTable(k)
@@ -96,6 +97,13 @@ func (s *Server) LimitPages(n int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.page = n
+}
+
+// LimitSize refuses objects of Kubernetes' own kinds that take more than n bytes as protobuf. It is 1.5 MiB at first, as etcd's limit.
+func (s *Server) LimitSize(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.maxSize = n
 }
 
 // Get returns an object, nil if there is none. The caller must not modify it.

@@ -116,6 +116,10 @@ func (s *Server) store(q *request, old *item, u object) (*item, error) {
 		}
 	}
 	it.setManaged()
+	if sized, ok := it.obj.(interface{ Size() int }); ok && sized.Size() > s.maxSize {
+		return nil, &apierrors.StatusError{ErrStatus: metav1.Status{
+			Status: metav1.StatusFailure, Code: http.StatusInternalServerError, Message: "etcdserver: request is too large"}}
+	}
 	if s.intercept != nil {
 		if err := s.intercept(s.writeOf(q, old, it)); err != nil {
 			return nil, err

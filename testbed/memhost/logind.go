@@ -38,6 +38,7 @@ const (
 type Logind struct {
 	h       *Host
 	removed atomic.Bool
+	stalled atomic.Bool // its start hangs
 
 	mu         sync.Mutex
 	mode       RebootMode
@@ -65,9 +66,10 @@ func (l *Logind) OnReboot(mode RebootMode) {
 	l.mode = mode
 }
 
-// Start starts logind again after Stop or Remove.
+// Start starts logind again after Stop, Stall or Remove.
 func (l *Logind) Start() error {
 	l.removed.Store(false)
+	l.stalled.Store(false)
 	b := l.h.current()
 	if b == nil {
 		return fmt.Errorf("starting logind: %w", ErrDown)
@@ -77,9 +79,15 @@ func (l *Logind) Start() error {
 
 // activate starts logind because of a query on the bus. It fails only if the bus is gone.
 func (l *Logind) activate() {
-	if b := l.h.current(); b != nil {
+	if b := l.h.current(); b != nil && !l.stalled.Load() {
 		_ = l.start(b)
 	}
+}
+
+// Stall ends logind, and its next start hangs until Start or the next boot. Meanwhile the bus keeps the calls that may start it.
+func (l *Logind) Stall() {
+	l.stalled.Store(true)
+	l.Stop()
 }
 
 // Stop ends logind. The next query on the bus starts it again; a call to reboot does not. It keeps inhibitors and sessions, and forgets a shutdown that waits for inhibitors, as the real one does.
@@ -146,7 +154,13 @@ func (l *Logind) start(b *boot) error {
 		return fmt.Errorf("starting logind: %w", err)
 	}
 	l.conn = conn
+	l.stalled.Store(false)
 	return nil
+}
+
+// RebootFrom describes a call to reboot in events: the unique name of its sender, and its serial number.
+func RebootFrom(sender string, serial uint32) string {
+	return fmt.Sprintf("RebootWithFlags from %s, call %d", sender, serial)
 }
 
 // reboot answers one call to reboot. It returns only after Event has received the event.
@@ -158,7 +172,7 @@ func (l *Logind) reboot(conn *dbus.Conn, m dbus.Message, flags uint64) *dbus.Err
 	if !running {
 		return dbus.MakeFailedError(ErrDown)
 	}
-	who := "RebootWithFlags from " + sender
+	who := RebootFrom(sender, m.Serial())
 	refuse := func(kind referee.Kind, name, text string) *dbus.Error {
 		l.h.emit(kind, b.id, who+": "+text)
 		return dbus.NewError(name, []any{text})

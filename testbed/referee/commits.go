@@ -3,6 +3,7 @@ package referee
 import (
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -61,7 +62,9 @@ func (e *engine) committed(n *node, before, after *turn.Node) {
 		return
 	}
 	if !before.Grant.Drains {
-		if before.State == v1alpha1.StateRebooting && after.Host != nil && after.Host.Drains && (!before.Grant.OnlyNode || !e.only(n)) {
+		leads := strings.HasPrefix(e.lease().holder, n.name+"_") // a host believes its own process, if that leads
+		alone := before.Grant.OnlyNode && (leads || e.olderNode(n, before.Grant.StartedAt) == "")
+		if before.State == v1alpha1.StateRebooting && after.Host != nil && after.Host.Drains && !alone {
 			e.breaks(Drain, n.name, "committed in rebooting without a drain, and its host's plan drains")
 		}
 		return
@@ -75,14 +78,14 @@ func (e *engine) committed(n *node, before, after *turn.Node) {
 	}
 }
 
-// only reports whether no other Node exists.
-func (e *engine) only(n *node) bool {
-	for _, o := range e.nodes {
-		if o != n && o.cur != nil {
-			return false
+// olderNode returns another node that exists since before a time, or "".
+func (e *engine) olderNode(n *node, t time.Time) string {
+	for name, other := range e.nodes {
+		if other != n && other.cur != nil && other.cur.Created.Before(t) {
+			return name
 		}
 	}
-	return true
+	return ""
 }
 
 // cordoned judges changes of the cordon and of its mark.

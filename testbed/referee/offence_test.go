@@ -41,7 +41,7 @@ var offences = []struct {
 	}},
 	{"a commit to a reboot without a drain, as if the cluster had one node", []Rule{Drain}, func(s *script) {
 		s.write("n1", s.publishes("boot-1", v1alpha1.WantsReboot))
-		s.write("n1", enter(v1alpha1.StateRebooting, "t1", "e1", func(g *v1alpha1.Grant) { g.Drains, g.OnlyNode = false, true }))
+		s.write("n1", enter(v1alpha1.StateRebooting, "t1", "e1", func(g *v1alpha1.Grant) { g.Drains, g.OnlyNode, g.StartedAt = false, true, s.tick().by }))
 		s.commit("n1")
 	}},
 	{"two nodes of a policy that allows one, though the budget is two", []Rule{Budget, Overgrant}, func(s *script) {

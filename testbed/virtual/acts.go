@@ -58,8 +58,14 @@ var acts = map[Kind]act{
 		end:   func(e *executor, f Fault) { e.fleet.StartBus(f.On) },
 	},
 	kindBusSlow: {
-		begin: func(e *executor, f Fault) { e.fleet.DelayBus(f.On, min(f.For, 15*time.Second)) },
-		end:   func(e *executor, f Fault) { e.fleet.DelayBus(f.On, 0) },
+		begin: func(e *executor, f Fault) {
+			delay, err := time.ParseDuration(f.Mode)
+			if err != nil {
+				panic("the mode of a slow bus: " + f.Mode)
+			}
+			e.fleet.DelayBus(f.On, delay)
+		},
+		end: func(e *executor, f Fault) { e.fleet.DelayBus(f.On, 0) },
 	},
 	kindLogind: {
 		begin: func(e *executor, f Fault) { e.fleet.SetLogind(f.On, logindMode(f.Mode)) },

@@ -259,9 +259,9 @@ func (a *agentRun) transport(identity string, _ http.RoundTripper) http.RoundTri
 	}
 	a.links = append(a.links, l)
 	if by == roleCoordinator {
-		return l
+		return tries{a.m.f, l}
 	}
-	return &paced{f: a.m.f, host: a.m.name, next: &informed{f: a.m.f, host: a.m.name, next: evictions{a, l}}}
+	return &paced{f: a.m.f, host: a.m.name, next: &informed{f: a.m.f, host: a.m.name, next: fresh{a.m, evictions{a, l}}}}
 }
 
 // lines passes the lines of a process's log on, until it is killed.

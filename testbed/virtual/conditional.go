@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -19,7 +20,7 @@ import (
 
 // conditional checks that lockkeeper's writes of Nodes and pods name the object that they were decided for: the resourceVersion of the
 // Node, or the UID of the pod. Without that, a write that is late hits a later object of the same name, which needs more faults at the
-// right moments than seeds have.
+// right moments than seeds have. A Node's version must be one that the store has reached, except right after it was set back. It also checks that no pod is deleted, instead of evicted, unless a policy has allowed that.
 type conditional struct {
 	f    *Fleet
 	host string
@@ -35,9 +36,16 @@ func (c conditional) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 		r.Body.Close()
 		r.Body = io.NopCloser(bytes.NewReader(body))
-		if !conditionalOn(body) {
+		switch version, ok := conditionalOn(body); {
+		case !ok:
 			c.f.problem("Precondition: %s: %s %s has no %s", c.host, r.Method, r.URL.Path, what)
+		case version > c.f.Server.Revision() && c.f.sinceRewind() > noticesRewind:
+			c.f.problem("Rewind: %s: %s %s names version %d %v after the store was set back, and the store is at %d",
+				c.host, r.Method, r.URL.Path, version, c.f.sinceRewind().Round(time.Second), c.f.Server.Revision())
 		}
+	}
+	if r.Method == http.MethodDelete && strings.Contains(r.URL.Path, "/pods/") && !c.f.forced.Load() {
+		c.f.problem("Force: %s deletes %s, and no policy has allowed that", c.host, r.URL.Path)
 	}
 	return c.next.RoundTrip(r)
 }
@@ -55,20 +63,35 @@ func precondition(r *http.Request) string {
 	return ""
 }
 
-// conditionalOn reports whether the body of a request, a patch or options in protobuf or JSON, has a precondition.
-func conditionalOn(body []byte) bool {
+// noticesRewind is how long a process may take to notice that the store was set back.
+const noticesRewind = 3 * time.Minute
+
+// sinceRewind returns how long ago the store was set back.
+func (f *Fleet) sinceRewind() time.Duration {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return time.Since(f.rewound)
+}
+
+// conditionalOn reports whether the body of a request, a patch or options in protobuf or JSON, has a precondition. version is the
+// resourceVersion that a patch names.
+func conditionalOn(body []byte) (version int64, ok bool) {
 	obj, _, err := scheme.Codecs.UniversalDeserializer().Decode(body, nil, nil)
 	if err != nil {
 		var patch metav1.PartialObjectMetadata
-		return json.Unmarshal(body, &patch) == nil && patch.ResourceVersion != ""
+		if json.Unmarshal(body, &patch) != nil {
+			return 0, false
+		}
+		version, err = strconv.ParseInt(patch.ResourceVersion, 10, 64)
+		return version, err == nil
 	}
 	switch o := obj.(type) {
 	case *metav1.DeleteOptions:
-		return o.Preconditions != nil && o.Preconditions.UID != nil
+		return 0, o.Preconditions != nil && o.Preconditions.UID != nil
 	case *policyv1.Eviction:
-		return o.DeleteOptions != nil && o.DeleteOptions.Preconditions != nil && o.DeleteOptions.Preconditions.UID != nil
+		return 0, o.DeleteOptions != nil && o.DeleteOptions.Preconditions != nil && o.DeleteOptions.Preconditions.UID != nil
 	}
-	return false
+	return 0, false
 }
 
 // mostWrites bounds how often a process may write its host's Node within a minute: the host's loop 90 times, the conditions 22 times.

@@ -36,6 +36,7 @@ func (f *Fleet) runControllers() {
 		case <-f.ctx.Done():
 			return
 		case <-tick.C:
+			f.judgeWaiting()
 		case <-f.kick:
 			if pause(f.ctx, 100*time.Millisecond) != nil {
 				return

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -77,13 +78,19 @@ type Fleet struct {
 	tasks sync.WaitGroup
 	kick  chan struct{} // wakes the controllers
 
+	forced atomic.Bool // a policy has let hosts delete the pods that they cannot evict
+
 	mu       sync.Mutex
 	attack   referee.Attack // what attackers have
 	pods     int            // that the controllers have created
 	problems []string
-	rewound  time.Time           // when the store was set back last
+	rewound  time.Time // when the store was set back last
+	leader   leading
 	evicted  map[string]accepted // the evictions of which a host knows that they were accepted, by the pod's UID
 }
+
+// maxObject is how many bytes an object may take. It is less than etcd's limit, because a fleet with a Node of that size is slow.
+const maxObject = 400 << 10
 
 const (
 	userCoordinator = "system:serviceaccount:" + v1alpha1.DefaultLeaseNamespace + ":lockkeeper-coordinator"
@@ -106,6 +113,7 @@ func New(dir string, o Options) *Fleet {
 	f.setAttack(o.Plan.attack())
 	f.Server.Observe(f.wrote)
 	f.Server.LimitPages(daemons)
+	f.Server.LimitSize(maxObject)
 	f.Admin = f.client(f.Server.Client(userAdmin), "kubectl")
 	f.apply()
 	f.tasks.Go(f.runControllers)
@@ -270,15 +278,20 @@ func (f *Fleet) wrote(w apiserver.Write) {
 		}
 		f.Judge.Node(w.Revision, time.Now(), w.Name, obj)
 		if m := f.machine(w.Name); m != nil {
-			m.judgeHooks(obj)
+			m.judge(obj)
 		}
 	case "disruptionpolicies":
 		if w.Object != nil {
-			f.Judge.SetBudget(time.Now(), f.budget(w.Object))
+			spec := f.specOf(w.Object)
+			f.Judge.SetBudget(time.Now(), f.budget(&spec))
+			if spec.Drain.OnTimeout == v1alpha1.OnTimeoutForce {
+				f.forced.Store(true)
+			}
 		}
 	case "leases":
 		obj, _ := w.Object.(*coordinationv1.Lease)
 		f.Judge.Lease(w.Revision, time.Now(), w.Namespace, w.Name, obj)
+		f.judgeLeader(obj)
 		return
 	case "pods":
 		obj, _ := w.Object.(*corev1.Pod)
@@ -307,15 +320,20 @@ func (f *Fleet) excuse(w *apiserver.Write) string {
 	return ""
 }
 
-// budget is how many nodes a policy lets be disturbed at once.
-func (f *Fleet) budget(obj runtime.Object) int {
+// specOf returns the spec of a policy.
+func (f *Fleet) specOf(obj runtime.Object) v1alpha1.DisruptionPolicySpec {
 	var p v1alpha1.DisruptionPolicy
 	text, err := json.Marshal(obj)
 	if err == nil {
 		err = json.Unmarshal(text, &p)
 	}
 	f.must(err)
-	n, err := intstr.GetScaledValueFromIntOrPercent(&p.Spec.Rollout.MaxUnavailable, f.opts.Hosts, false)
+	return p.Spec
+}
+
+// budget is how many nodes a policy lets be disturbed at once.
+func (f *Fleet) budget(spec *v1alpha1.DisruptionPolicySpec) int {
+	n, err := intstr.GetScaledValueFromIntOrPercent(&spec.Rollout.MaxUnavailable, f.opts.Hosts, false)
 	f.must(err)
 	return max(1, n)
 }

@@ -110,20 +110,26 @@ func (h *hooks) followTurn(n turn.Node, rewound bool) {
 	h.part = h.part || n.Wants.Something() || n.Mark
 }
 
-// judgeHooks checks, when a host's turn is over, that before-uncordon has undone what its other hooks did. A nil obj means that the Node
-// was deleted. A turn that an admin ended by force, or with the Node, is not undone. Nor is one that an attacker ended (docs/security.md):
-// a later turn, without an attacker, undoes it.
-func (m *Machine) judgeHooks(obj *corev1.Node) {
+// judge takes a new version of the host's Node. A nil obj means that the Node was deleted.
+func (m *Machine) judge(obj *corev1.Node) {
 	if obj == nil {
 		m.forgetHooks()
+		m.judgeHeld(&turn.Node{})
 		return
 	}
 	n := turn.FromNode(obj)
+	m.judgeHooks(&n)
+	m.judgeHeld(&n)
+}
+
+// judgeHooks checks, when a host's turn is over, that before-uncordon has undone what its other hooks did. A turn that an admin ended by
+// force, or with the Node, is not undone. Nor is one that an attacker ended (docs/security.md): a later turn, without an attacker, undoes it.
+func (m *Machine) judgeHooks(n *turn.Node) {
 	if n.State == v1alpha1.StateAbsent || n.Detached != nil && n.Detached.Force {
 		m.forgetHooks()
 	}
 	m.mu.Lock()
-	m.hooks.followTurn(n, m.f.wasRewound())
+	m.hooks.followTurn(*n, m.f.wasRewound())
 	ended := n.State == v1alpha1.StateIdle && m.hooks.state != n.State
 	m.hooks.state = n.State
 	left := m.hooksLeftLocked()

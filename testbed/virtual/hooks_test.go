@@ -57,12 +57,12 @@ func TestHookViolations(t *testing.T) {
 			m.hookBegan(v1alpha1.StateBeforeDrain, memhost.Run{Unit: "u"})
 			m.hookEnded(v1alpha1.StateBeforeDrain, memhost.Run{Unit: "u", Result: "success"})
 			m.hooks.state = v1alpha1.StateUncordoning
-			m.judgeHooks(idle(f))
+			m.judge(idle(f))
 		}, "before-uncordon has not undone"},
 		"still runs": {func(f *Fleet, m *Machine) {
 			m.hookBegan(v1alpha1.StateBeforeUncordon, memhost.Run{Unit: "u"})
 			m.hooks.state = v1alpha1.StateUncordoning
-			m.judgeHooks(idle(f))
+			m.judge(idle(f))
 		}, "still runs"},
 		"wants nothing": {func(f *Fleet, m *Machine) {
 			f.setAttack(referee.Attack{Thief: true})

@@ -69,6 +69,7 @@ var lies = map[string]lie{
 	"changes-many":   {0, false, record(func(l *liar, h *v1alpha1.Host) { h.Changes = l.changes(150) })},
 	"changes-new":    {2 * time.Second, false, record(func(l *liar, h *v1alpha1.Host) { h.Changes = l.changes(2) })},
 	"changes-names":  {0, false, record(func(_ *liar, h *v1alpha1.Host) { h.Changes = []v1alpha1.Change{{Source: "\n\x00", Name: "\u202e<&"}} })},
+	"changes-wide":   {0, false, rawRecord((*liar).wideChanges)},
 	"hooks":          {0, false, record(func(_ *liar, h *v1alpha1.Host) { h.HookStages = append(v1alpha1.States(), "no-such-stage") })},
 	"takes-part":     {0, false, record(func(l *liar, h *v1alpha1.Host) { h.TakesPart = l.id() })},
 	"unmanaged":      {0, false, record(func(_ *liar, h *v1alpha1.Host) { h.Managed = false })},
@@ -118,6 +119,7 @@ var lies = map[string]lie{
 	"cordon-flap": {2 * time.Second, false, func(_ *liar, i int) map[string]any { return cordon(i%2 == 0) }},
 
 	"ready-flap":  {2 * time.Second, true, func(l *liar, i int) map[string]any { return l.conditions(i%2 == 0) }},
+	"status-huge": {5 * time.Second, true, func(l *liar, _ int) map[string]any { return l.pad() }},
 	"status-boot": {0, true, func(l *liar, _ int) map[string]any { return l.nodeInfo(l.id()) }},
 	"status-boots": {time.Second, true, func(l *liar, _ int) map[string]any {
 		return l.nodeInfo(l.id())
@@ -180,6 +182,25 @@ func (l *liar) changes(n int) []v1alpha1.Change {
 		all = append(all, v1alpha1.Change{Source: v1alpha1.SourceFile, Name: "/" + l.id(), Version: v1alpha1.VersionAbsent})
 	}
 	return all
+}
+
+// wideChanges returns a record that readers accept, and that takes six times as many bytes once a leader copies it: JSON's encoder
+// escapes some characters.
+func (l *liar) wideChanges() string {
+	change := fmt.Sprintf(`{"source":"OSUpdate","version":"%s"}`, strings.Repeat("<", 1000))
+	return fmt.Sprintf(`{"protocol":%d,"version":"lie","nodeUID":%q,"bootID":%q,"managed":true,"drains":true,"changes":[%s]}`, v1alpha1.Protocol,
+		l.node.UID, l.node.Status.NodeInfo.BootID, strings.Join(slices.Repeat([]string{change}, 10), ","))
+}
+
+// roomLeft is less than what a grant takes, in bytes.
+const roomLeft = 400
+
+// pad returns a patch of the Node's status that makes the Node so large that it takes no grant.
+func (l *liar) pad() map[string]any {
+	n := l.node.DeepCopy()
+	n.Status.Images = nil
+	image := map[string]any{"names": []string{strings.Repeat("x", max(0, maxObject-roomLeft-n.Size()))}, "sizeBytes": 1}
+	return map[string]any{"status": map[string]any{"images": []any{image}}}
 }
 
 // conditions returns a patch of the Node's status in which it is Ready or not.
@@ -309,6 +330,21 @@ var thefts = map[string]theft{
 		t.each(func(n *corev1.Node) { t.grant(n, thiefEpoch, v1alpha1.StateDraining) })
 	}},
 	"grant-leaders": {0, func(t *thief, _ int) { t.each(func(n *corev1.Node) { t.grant(n, t.holder(), v1alpha1.StateDraining) }) }},
+	"grant-only": {0, func(t *thief, _ int) {
+		t.each(func(n *corev1.Node) {
+			t.grant(n, t.holder(), v1alpha1.StateRebooting, func(g *v1alpha1.Grant) { g.Drains, g.OnlyNode = false, true })
+		})
+	}},
+	"grant-force": {0, func(t *thief, _ int) {
+		t.each(func(n *corev1.Node) {
+			t.grant(n, t.holder(), v1alpha1.StateDraining, func(g *v1alpha1.Grant) { g.Force = true })
+		})
+	}},
+	"grant-skip": {0, func(t *thief, _ int) {
+		t.each(func(n *corev1.Node) {
+			t.grant(n, t.holder(), v1alpha1.StateDraining, func(g *v1alpha1.Grant) { g.Terms.Skip = []v1alpha1.PodSelector{{Namespace: namespace}} })
+		})
+	}},
 	"grant-reboot": {0, func(t *thief, _ int) {
 		t.each(func(n *corev1.Node) { t.grant(n, t.holder(), v1alpha1.StateRebooting) })
 	}},
@@ -374,8 +410,9 @@ func (t *thief) patch(name string, doc map[string]any) {
 	t.people.do(thiefUser, http.MethodPatch, nodePath(name), doc, nil)
 }
 
-// grant writes a grant as a leader would, for what the host has published. It spares nodes that are in a turn or have published nothing.
-func (t *thief) grant(n *corev1.Node, epoch string, state v1alpha1.State, change ...func(*v1alpha1.Grant)) {
+// grant writes a grant as a leader would, for what the host has published, with the changes. It spares nodes that are in a turn or have
+// published nothing.
+func (t *thief) grant(n *corev1.Node, epoch string, state v1alpha1.State, changes ...func(*v1alpha1.Grant)) {
 	keys := v1alpha1.ReadKeys(n.Labels, n.Annotations)
 	if keys.Host == nil || keys.State.InTurn() || epoch == "" {
 		return
@@ -389,8 +426,8 @@ func (t *thief) grant(n *corev1.Node, epoch string, state v1alpha1.State, change
 			Seen: minute, Draining: minute, DrainTimeout: v1alpha1.OnTimeoutForce, Rebooting: minute, Applying: minute, HostHooks: minute, Uncordoning: minute,
 		},
 	}
-	for _, c := range change {
-		c(&g)
+	for _, change := range changes {
+		change(&g)
 	}
 	t.patch(n.Name, merge(label(v1alpha1.LabelState, string(state)), annotate(v1alpha1.AnnotationTurn, g.Turn),
 		annotate(v1alpha1.AnnotationGrant, v1alpha1.FormatRecord(g))))

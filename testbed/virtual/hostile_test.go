@@ -75,7 +75,7 @@ func TestLiesAreAllowed(t *testing.T) {
 				}
 				allowed := []string{"spec.unschedulable"}
 				if l.status {
-					allowed = []string{"status.conditions", "status.nodeInfo"}
+					allowed = []string{"status.conditions", "status.nodeInfo", "status.images"}
 				}
 				for _, field := range others {
 					if !slices.Contains(allowed, field) {

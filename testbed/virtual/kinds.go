@@ -132,9 +132,9 @@ var kinds = map[Kind]kind{
 	kindTwice:     {weight: 3, least: time.Second, most: 5 * time.Minute},
 
 	kindCrash:         {weight: 8, least: 5 * time.Second, most: 10 * time.Minute},
-	kindBusDown:       {weight: 3, least: 100 * time.Millisecond, most: time.Minute},
-	kindBusSlow:       {weight: 3, least: 10 * time.Millisecond, most: 15 * time.Second},
-	kindLogind:        {weight: 4, modes: []string{string(logindRefuses), string(logindLoses), string(logindIgnores)}, least: time.Second, most: 5 * time.Minute},
+	kindBusDown:       {weight: 3, own: true, classes: classesOfChecks, least: 100 * time.Millisecond, most: time.Minute},
+	kindBusSlow:       {weight: 3, own: true, classes: classesOfChecks, modes: []string{"50ms", "1s", "2s", "4s", "8s", "15s"}, least: time.Second, most: 3 * time.Minute},
+	kindLogind:        {weight: 4, own: true, classes: classesOfReboots, modes: []string{string(logindRefuses), string(logindLoses), string(logindIgnores), string(logindStalls)}, least: time.Second, most: 5 * time.Minute},
 	kindLogindRestart: {weight: 2},
 	kindInhibit:       {weight: 3, least: time.Second, most: 2 * time.Hour},
 	kindSession:       {weight: 2, least: time.Second, most: 30 * time.Minute},
@@ -145,7 +145,7 @@ var kinds = map[Kind]kind{
 	kindClock:      {weight: 2, cluster: true, modes: []string{"3s", "-3s", "29s", "-29s", "40s", "-40s", "1h", "-1h"}, least: time.Second, most: 5 * time.Minute},
 	kindCutWatches: {weight: 3, cluster: true, modes: []string{"", "nodes", "leases", "pods", "disruptionpolicies"}},
 	kindCompact:    {weight: 3, cluster: true},
-	kindRewind:     {weight: 1, cluster: true, least: 10 * time.Second, most: 5 * time.Minute},
+	kindRewind:     {weight: 1, cluster: true, least: 10 * time.Second, most: 20 * time.Minute},
 
 	kindIntent:      {weight: 16, modes: intentModes, least: time.Second, most: 15 * time.Minute},
 	kindRetry:       {weight: 4},

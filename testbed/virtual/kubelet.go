@@ -56,9 +56,11 @@ func (k *kubelet) run(ctx context.Context) {
 			return
 		}
 	}
+	whole := true // a kubelet that starts writes its whole status
 	for ctx.Err() == nil {
 		next := kubeletStatus
-		if err := k.status(ctx, corev1.ConditionTrue); err != nil && !apierrors.IsNotFound(err) {
+		err := k.status(ctx, corev1.ConditionTrue, whole)
+		if whole = whole && err != nil; err != nil && !apierrors.IsNotFound(err) {
 			next = kubeletRetries
 		}
 		if pause(ctx, next) != nil {
@@ -82,12 +84,16 @@ func (k *kubelet) register(ctx context.Context) error {
 	return err
 }
 
-// status writes the kubelet's part of the Node's status.
-func (k *kubelet) status(ctx context.Context, ready corev1.ConditionStatus) error {
-	patch, err := json.Marshal(map[string]any{"status": map[string]any{
+// status writes the kubelet's part of the Node's status; without whole, only what changes.
+func (k *kubelet) status(ctx context.Context, ready corev1.ConditionStatus, whole bool) error {
+	status := map[string]any{
 		"conditions": []corev1.NodeCondition{condition(k.m.f.Node(k.m.name), ready)},
 		"nodeInfo":   map[string]string{"bootID": k.bootID, "operatingSystem": "linux"},
-	}})
+	}
+	if whole {
+		status["images"] = nil
+	}
+	patch, err := json.Marshal(map[string]any{"status": status})
 	if err != nil {
 		return err
 	}

@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"lockkeeper.dev/lockkeeper/testbed/membus"
 	"lockkeeper.dev/lockkeeper/testbed/memhost"
 )
 
@@ -30,6 +29,9 @@ type Machine struct {
 	kubelet  *kubelet
 	expected string // the version that the host has to arrive at
 	hooks    hooks
+	reads    reads
+	tried    time.Time // when a leader last tried to write to its Node
+	waits    time.Time // since when its Node waits for a turn and does not say why; zero: it does not
 	// uninhibit releases the inhibitor that [Fleet.Inhibit] holds.
 	uninhibit func()
 }
@@ -44,8 +46,9 @@ const (
 func (f *Fleet) newMachine(i int) *Machine {
 	m := &Machine{f: f, name: fmt.Sprintf("n%d", i+1), candidate: i < f.opts.Candidates, controlPlane: i < f.opts.ControlPlane}
 	m.root = filepath.Join(f.dir, m.name)
+	m.reads.calls = map[string]time.Time{}
 	m.mem = memhost.New(memhost.Options{
-		Name: m.name, Root: m.root, ShutdownTakes: shutdownTakes, Event: f.Judge.HostEvent, Fault: m.delayed,
+		Name: m.name, Root: m.root, ShutdownTakes: shutdownTakes, Event: m.happened, Fault: m.delayed,
 		Stopping: func() { f.tasks.Go(func() { m.stopAgents(agentStop) }) },
 		Rebooted: func(string) { f.tasks.Go(m.reboot) },
 	})
@@ -62,11 +65,6 @@ current-context: c
 		f.must(m.mem.WriteFile("etc/lockkeeper/coordinator.kubeconfig", fmt.Sprintf(kubeconfig, "coordinator")))
 	}
 	return m
-}
-
-// delayed delays the calls of lockkeeper.
-func (m *Machine) delayed(membus.Transit) membus.Verdict {
-	return membus.Verdict{Delay: time.Duration(m.busDelay.Load())}
 }
 
 // powerOn boots the host, and starts its kubelet and, with agent, its agent.

@@ -301,6 +301,9 @@ func (g *generator) fault() Fault {
 	}
 	if s.request && g.IntN(4) == 0 {
 		f.Times = 2 + g.IntN(4)
+		if g.IntN(8) == 0 { // for minutes, if its sender goes on
+			f.Times *= 15
+		}
 	}
 	f.At = g.trigger(s, f)
 	return f
@@ -454,6 +457,12 @@ var classesOfLate = slices.Concat(classesOfWrites, slices.Repeat([]class{{"coord
 
 // classesOfCommits are the writes of a host between its drain and its reboot.
 var classesOfCommits = []class{{"host,patch,nodes,ack,draining,done", 1}, {"host,patch,nodes,ack,rebooting", 2}, {"host,patch,nodes,ack,rebooting,committed", 1}}
+
+// classesOfChecks are the reads of a host right before it commits or acts.
+var classesOfChecks = []class{{"host,get,nodes", 20}, {"host,get,leases", 20}, {"host,list,pods", 10}}
+
+// classesOfReboots are what a host does right before it calls for a reboot.
+var classesOfReboots = []class{{"host,patch,nodes,ack,rebooting,committed", 1}, {"sessions", 4}, {"sessions", 4}, {"sessions", 8}}
 
 // classesOfHooks are events that the fleet reports: a unit of a hook stage begins on a host.
 var classesOfHooks = []class{

@@ -436,7 +436,7 @@ func TestExecutor(t *testing.T) {
 		"30s start-twice n2 for=5s":                  "30s StartSecond n2, 35s StopSecond n2",
 		"30s crash n2 for=1m":                        "30s Crash n2, 1m30s PowerOn n2",
 		"30s bus-down n2 for=1s":                     "30s StopBus n2, 31s StartBus n2",
-		"30s bus-slow n2 for=1s":                     "30s DelayBus n2 1s, 31s DelayBus n2 0s",
+		"30s bus-slow n2 for=2s mode=1s":             "30s DelayBus n2 1s, 32s DelayBus n2 0s",
 		"30s logind n2 for=1s mode=lose":             `30s SetLogind n2 "lose", 31s SetLogind n2 ""`,
 		"30s logind-restart n2":                      "30s RestartLogind n2",
 		"30s stage n2 mode=3.0.0":                    "30s Stage n2 3.0.0",

@@ -76,6 +76,7 @@ const (
 	logindRefuses logindMode = "refuse" // an error, and no reboot
 	logindLoses   logindMode = "lose"   // a reboot, and no answer
 	logindIgnores logindMode = "ignore" // an answer, and no reboot
+	logindStalls  logindMode = "stall"  // it has stopped, and hangs in its next start: the bus keeps the calls that start it
 )
 
 // role is which of its ways to the API server a process uses for a request.

@@ -42,7 +42,13 @@ func (f *Fleet) Kill(host string) { f.machine(host).killAgents() }
 func (f *Fleet) Freeze(host string) { f.machine(host).eachTransport((*Transport).Freeze) }
 
 // Thaw ends Freeze.
-func (f *Fleet) Thaw(host string) { f.machine(host).eachTransport((*Transport).Thaw) }
+func (f *Fleet) Thaw(host string) {
+	m := f.machine(host)
+	m.mu.Lock()
+	m.reads.thawed = time.Now()
+	m.mu.Unlock()
+	m.eachTransport((*Transport).Thaw)
+}
 
 // StartSecond starts a second process on the host.
 func (f *Fleet) StartSecond(host string) { f.machine(host).startAnother() }
@@ -71,7 +77,15 @@ func (f *Fleet) DelayBus(host string, d time.Duration) { f.machine(host).busDela
 
 // SetLogind makes the host's logind misbehave.
 func (f *Fleet) SetLogind(host string, mode logindMode) {
-	f.machine(host).mem.Logind().OnReboot(map[logindMode]memhost.RebootMode{
+	l := f.machine(host).mem.Logind()
+	switch mode {
+	case logindStalls:
+		l.Stall()
+		return
+	case logindWorks:
+		_ = l.Start() // it fails if the host is down
+	}
+	l.OnReboot(map[logindMode]memhost.RebootMode{
 		logindWorks: memhost.Obey, logindRefuses: memhost.Deny, logindLoses: memhost.Lose, logindIgnores: memhost.Ignore,
 	}[mode])
 }

@@ -1,0 +1,128 @@
+package virtual
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/testbed/membus"
+	"lockkeeper.dev/lockkeeper/testbed/memhost"
+	"lockkeeper.dev/lockkeeper/testbed/referee"
+)
+
+// mostAge bounds how long before a disruption its host has read the Lease (docs/safety.md, "Commit"), and how long before a reboot the host has
+// called for it. A host that acts later does harm only if the cluster has changed meanwhile, which seeds rarely bring about.
+const mostAge = 10 * time.Second
+
+// clockSlack is for what the test bed does between a host's own clock and its own.
+const clockSlack = 100 * time.Millisecond
+
+// reads is what a machine knows of its host's reads and calls. The machine's mutex guards it.
+type reads struct {
+	lease  time.Time            // when the last read of the Lease began that was answered
+	thawed time.Time            // when the processes were thawed last
+	calls  map[string]time.Time // when each call to reboot was sent, by [memhost.RebootFrom]
+}
+
+// fresh checks that a host's process commits only shortly after it has read the Lease.
+type fresh struct {
+	m    *Machine
+	next http.RoundTripper
+}
+
+// RoundTrip sends a request, and checks it.
+func (c fresh) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Method == http.MethodPatch && strings.HasPrefix(r.URL.Path, "/api/v1/nodes/") && r.Body != nil {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			return nil, err
+		}
+		r = r.Clone(r.Context())
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		if commits(body) {
+			c.m.acts("it sends a commit")
+		}
+	}
+	began := time.Now()
+	resp, err := c.next.RoundTrip(r)
+	if err == nil && r.Method == http.MethodGet && r.URL.Path == leasePath && (resp.StatusCode == http.StatusOK || resp.StatusCode == http.StatusNotFound) {
+		c.m.mu.Lock()
+		c.m.reads.lease = began
+		c.m.mu.Unlock()
+	}
+	return resp, err
+}
+
+// commits reports whether the patch of a Node commits its host to a disruption.
+func commits(body []byte) bool {
+	if !bytes.Contains(body, []byte("/"+v1alpha1.ReportCommitted)) {
+		return false
+	}
+	var doc written
+	if err := json.Unmarshal(body, &doc); err != nil {
+		return false
+	}
+	text := doc.Metadata.Annotations[v1alpha1.AnnotationAck]
+	if text == nil {
+		return false
+	}
+	a, err := v1alpha1.ParseAck(*text)
+	return err == nil && a.Report == v1alpha1.ReportCommitted
+}
+
+// acts checks what the host does now.
+func (m *Machine) acts(what string) {
+	m.mu.Lock()
+	age := time.Since(m.reads.lease)
+	thawed := time.Since(m.reads.thawed) < clockSlack // what was sent before the process was frozen
+	m.mu.Unlock()
+	if age > mostAge+clockSlack && !thawed {
+		m.f.problem("Fresh: %s: %s %v after its last read of the Lease", m.name, what, age.Round(time.Millisecond))
+	}
+}
+
+// startsUnits are the calls to systemd that start something.
+var startsUnits = []string{"StartUnit", "RestartUnit", "TryRestartUnit", "ReloadUnit", "Reload"}
+
+const (
+	systemdManager = "org.freedesktop.systemd1.Manager."
+	rebootCall     = "org.freedesktop.login1.Manager.RebootWithFlags"
+	sessionsCall   = "org.freedesktop.login1.Manager.ListSessions"
+)
+
+// delayed delays the calls of lockkeeper, and checks them. Listing the sessions is the last that a host asks before it calls for a
+// reboot.
+func (m *Machine) delayed(t membus.Transit) membus.Verdict {
+	method, ofSystemd := strings.CutPrefix(t.Method, systemdManager)
+	switch {
+	case t.ToClient && t.Method == sessionsCall:
+		m.f.exec.start(func() { m.f.exec.Happened(m.f.ctx, m.name, "sessions") })
+		return membus.Verdict{Delay: max(time.Duration(m.busDelay.Load()), time.Millisecond)} // the faults that it triggers come first
+	case t.ToClient:
+	case ofSystemd && slices.Contains(startsUnits, method):
+		m.acts("it calls " + method)
+	case t.Method == rebootCall:
+		m.mu.Lock()
+		m.reads.calls[memhost.RebootFrom(t.Conn, t.Message.Serial())] = time.Now()
+		m.mu.Unlock()
+	}
+	return membus.Verdict{Delay: time.Duration(m.busDelay.Load())}
+}
+
+// happened takes an event of the host.
+func (m *Machine) happened(ev referee.HostEvent) {
+	if ev.Kind == referee.RebootCalled {
+		m.mu.Lock()
+		sent, known := m.reads.calls[ev.Detail]
+		m.mu.Unlock()
+		if age := ev.Time.Sub(sent); known && age > mostAge+clockSlack {
+			m.f.problem("Fresh: %s: it reboots %v after the call", m.name, age.Round(time.Millisecond))
+		}
+	}
+	m.f.Judge.HostEvent(ev)
+}
