@@ -136,12 +136,11 @@ func (d *draft) policy(name, source string) Policy {
 	p.Object = v1alpha1.DisruptionPolicy{Spec: d.spec}
 	p.Object.APIVersion, p.Object.Kind = v1alpha1.GroupVersion.String(), "DisruptionPolicy"
 	p.Object.Name = name
-	for _, wrong := range policy.Compile(&p.Object, d.in.Zones).Problems {
+	if problems := policy.Compile(&p.Object, d.in.Zones).Problems; len(problems) > 0 {
 		// A value that the checks above did not find. It may be anywhere, so all goes.
-		because := "lockkeeper does not accept " + refused(wrong)
+		because := "lockkeeper does not accept " + refused(problems[0])
 		d.notes = append(d.notes, Note{source, Decide, because})
 		p.PausedBecause, p.Object.Spec = append(p.PausedBecause, because), policy.Defaults()
-		break
 	}
 	p.Object.Spec.Paused = len(p.PausedBecause) > 0
 	return p
@@ -208,13 +207,8 @@ func listTOML[T ~string](values []T) string {
 	return "[" + strings.Join(quoted, ", ") + "]"
 }
 
-// quoteTOML returns text as a basic string of TOML. Control characters become spaces.
+// quoteTOML returns text as a basic string of TOML, on one line.
 func quoteTOML(s string) string {
-	s = strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 {
-			return ' '
-		}
-		return r
-	}, strings.ToValidUTF8(s, "?"))
+	s = oneLine(strings.ToValidUTF8(s, "?"))
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(s) + `"`
 }

@@ -144,12 +144,12 @@ func fromFLUO(r *Result, in *Input) {
 			d.program = c
 			if shell {
 				d.note(Note{w.String(), Decide, "a shell starts update-operator, so that its flags were not read"})
-				break
+			} else {
+				all, notes := operator.read(c)
+				d.use(all)
+				d.notes = append(d.notes, notes...)
+				d.fluoWindow()
 			}
-			all, notes := operator.read(c)
-			d.use(all)
-			d.notes = append(d.notes, notes...)
-			d.fluoWindow()
 		}
 	}
 	if d == nil && len(agents) > 0 {

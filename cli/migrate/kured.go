@@ -54,9 +54,7 @@ func fromKured(r *Result, in *Input) {
 		p := d.policy(name, w.String())
 		r.Policies, r.Notes = append(r.Policies, p), append(r.Notes, d.notes...)
 	}
-	if len(r.Policies) > 0 {
-		r.HostFile = host.text()
-	}
+	r.HostFile = host.text()
 	kuredNodes(r, in, found)
 }
 

@@ -196,7 +196,7 @@ func fluoLock(r *Result, in *Input) {
 			LeaseDurationSeconds int
 			RenewTime            time.Time
 		}
-		if value == "" || len(value) > maxArgument || json.Unmarshal([]byte(value), &record) != nil || record.HolderIdentity == "" {
+		if len(value) > maxArgument || json.Unmarshal([]byte(value), &record) != nil || record.HolderIdentity == "" {
 			continue
 		}
 		if end := record.RenewTime.Add(time.Duration(record.LeaseDurationSeconds) * time.Second); end.After(in.Now) {

@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	"sigs.k8s.io/yaml"
@@ -40,10 +41,10 @@ func (p *Policy) YAML() (string, error) {
 	return b.String(), nil
 }
 
-// oneLine keeps text within its comment. Settings are quoted already.
+// oneLine returns text with spaces in place of control characters and of what ends a line.
 func oneLine(s string) string {
 	return strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 || r == '\u2028' || r == '\u2029' {
+		if unicode.IsControl(r) || r == '\u2028' || r == '\u2029' {
 			return ' '
 		}
 		return r
