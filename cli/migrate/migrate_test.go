@@ -97,6 +97,15 @@ func check(t *testing.T, r *Result, wantSpecs []string, wantFile string, wantNot
 	}
 }
 
+// affinity returns a change that makes the pods require these terms of their nodes.
+func affinity(terms ...corev1.NodeSelectorTerm) func(*Workload) {
+	return func(w *Workload) {
+		w.Template.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: terms},
+		}}
+	}
+}
+
 const sentinelFile = "[sources]\nsentinels = [\"/run/reboot-required\"]"
 
 // TestKured has the flags of cmd/kured/main.go in kubereboot/kured (read, not run).
@@ -243,6 +252,61 @@ func TestKured(t *testing.T) {
 				}}}
 			},
 			spec: "  drain:\n    onTimeout: Wait\n  nodeSelector:\n    matchExpressions:\n    - key: pool\n      operator: NotIn\n      values:\n      - db\n    matchLabels:\n      kubernetes.io/os: linux",
+		},
+		{
+			name: "the local time of a container is UTC",
+			args: []string{"--start-time=22:00", "--end-time=22:15", "--time-zone=Local"},
+			spec: "  drain:\n    onTimeout: Wait\n  rollout:\n    windows:\n    - duration: 15m0s\n      start: \"22:00\"\n      timeZone: UTC",
+		},
+		{
+			name: "the local time of a container that mounts /etc: paused",
+			args: []string{"--start-time=22:00", "--end-time=23:00", "--time-zone=Local"},
+			edit: func(w *Workload) {
+				w.Template.Spec.Containers[0].VolumeMounts = append(w.Template.Spec.Containers[0].VolumeMounts, corev1.VolumeMount{Name: "etc", MountPath: "/etc"})
+			},
+			spec:  "  drain:\n    onTimeout: Wait\n  paused: true",
+			notes: []string{`--time-zone="Local" | not carried over; paused until you decide | its local time is that of the file mounted at "/etc"`},
+		},
+		{
+			name:  "half of a window is not taken for all of it: paused",
+			args:  []string{"--start-time=x", "--end-time=05:00"},
+			spec:  "  drain:\n    onTimeout: Wait\n  paused: true",
+			notes: []string{`--start-time="x" | not carried over; paused`},
+		},
+		{
+			name: "kured's default for the time after a turn",
+			args: []string{"--lock-release-delay=0s"},
+			spec: "  drain:\n    onTimeout: Wait",
+		},
+		{
+			name:  "a time after a turn that is none: paused",
+			args:  []string{"--lock-release-delay=-1h"},
+			spec:  "  drain:\n    onTimeout: Wait\n  paused: true",
+			notes: []string{`--lock-release-delay="-1h" | not carried over; paused`},
+		},
+		{
+			name:  "several terms: paused",
+			edit:  affinity(corev1.NodeSelectorTerm{}, corev1.NodeSelectorTerm{}),
+			spec:  "  drain:\n    onTimeout: Wait\n  paused: true",
+			notes: []string{"nodeAffinity | not carried over; paused until you decide | it has several terms"},
+		},
+		{
+			name:  "fields: paused",
+			edit:  affinity(corev1.NodeSelectorTerm{MatchFields: []corev1.NodeSelectorRequirement{{Key: "metadata.name", Operator: "In", Values: []string{"n1"}}}}),
+			spec:  "  drain:\n    onTimeout: Wait\n  paused: true",
+			notes: []string{"nodeAffinity | not carried over; paused until you decide | it has several terms, or fields"},
+		},
+		{
+			name:  "greater than: paused",
+			edit:  affinity(corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "size", Operator: "Gt", Values: []string{"1"}}}}),
+			spec:  "  drain:\n    onTimeout: Wait\n  paused: true",
+			notes: []string{"nodeAffinity | not carried over; paused until you decide | the operator Gt"},
+		},
+		{
+			name:  "less than: paused",
+			edit:  affinity(corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "size", Operator: "Lt", Values: []string{"1"}}}}),
+			spec:  "  drain:\n    onTimeout: Wait\n  paused: true",
+			notes: []string{"nodeAffinity | not carried over; paused until you decide | the operator Lt"},
 		},
 		{
 			name: "a lock that a user set to stop kured pauses the policy",

@@ -126,7 +126,7 @@ func TestNodes(t *testing.T) {
 					"control-plane.alpha.kubernetes.io/leader": `{"holderIdentity":"pod-2","leaseDurationSeconds":90,"acquireTime":"2026-11-23T07:00:00Z","renewTime":"2026-11-23T07:59:30Z","leaderTransitions":0}`,
 				}}}}
 			},
-			nodes: []corev1.Node{node("n1", "a:example.com/ready=true")},
+			nodes: []corev1.Node{node("n1", "a:example.com/ready=true"), node("n2")},
 			active: []string{"pod reboot-coordinator/agent-1 exists", "Deployment reboot-coordinator/flatcar-linux-update-operator wants 1 pods",
 				"Lease reboot-coordinator/" + LockName + " is held by \"pod-1\" until 2026-11-23T08:00:30Z", "ConfigMap ns/" + LockName + " is held by \"pod-2\" until 2026-11-23T08:01:00Z"},
 			left: []string{"kubectl -n reboot-coordinator delete deployment flatcar-linux-update-operator", "kubectl -n reboot-coordinator delete daemonset flatcar-linux-update-agent",
@@ -167,6 +167,35 @@ func TestNodes(t *testing.T) {
 				}(),
 			},
 			active: []string{"DaemonSet kube-system/kured-b: the lock \"example.com/lock\" is not JSON"},
+		},
+		{
+			name: "kured, one key of each kind", tool: Kured,
+			nodes: []corev1.Node{node("n1", "a:weave.works/kured-x=1", "l:kured.dev/y=1"), node("n2", "a:weave.works/kured-x=1", "t:kured.dev/z:PreferNoSchedule"),
+				node("n3", "l:kured.dev/y=1", "t:kured.dev/z:PreferNoSchedule"), node("n4", "t:kured.dev/z:NoSchedule"), node("n5", "t:kured.dev/z:PreferNoSchedule")},
+			changes: []string{"n1: remove the annotations weave.works/kured-x; remove the labels kured.dev/y", "n2: remove the annotations weave.works/kured-x; remove the taints kured.dev/z",
+				"n3: remove the labels kured.dev/y; remove the taints kured.dev/z", "n5: remove the taints kured.dev/z"},
+		},
+		{
+			name: "kured, taints that are not those of its flag", tool: Kured, ws: kured("", "--prefer-no-schedule-taint=example.com/reboot"),
+			nodes: []corev1.Node{node("n1", "t:example.com/other:PreferNoSchedule", "t:example.com/reboot:NoSchedule")},
+		},
+		{
+			name: "kured, its locks under the keys of other versions, and on what no longer runs it", tool: Kured,
+			ws: []Workload{
+				func() Workload {
+					w := kuredSet([]string{"--lock-annotation=example.com/lock"}, nil)
+					w.Name, w.Annotations = "kured-a", map[string]string{"a.example.com/x": "[]", kuredLock: "[]", kuredDevLock: "[]"}
+					return w
+				}(),
+				func() Workload {
+					w := kuredSet(nil, nil)
+					w.Name, w.Annotations = "kured-b", map[string]string{"a.example.com/x": "[]", kuredLock: "[]", kuredDevLock: "[]"}
+					w.Template.Spec.Containers[0].Command = []string{"/usr/bin/pause"}
+					return w
+				}(),
+			},
+			active: []string{`DaemonSet kube-system/kured-a: the lock "kured.dev/kured-node-lock" is not JSON`, `DaemonSet kube-system/kured-a: the lock "weave.works/kured-node-lock" is not JSON`,
+				`DaemonSet kube-system/kured-b: the lock "kured.dev/kured-node-lock" is not JSON`, `DaemonSet kube-system/kured-b: the lock "weave.works/kured-node-lock" is not JSON`},
 		},
 		{
 			name: "a program of another name is not kured", tool: Kured,
@@ -217,6 +246,9 @@ func TestNodes(t *testing.T) {
 				}
 				if change.Paused == "" {
 					continue
+				}
+				if !strings.HasPrefix(change.Paused, "{") {
+					t.Errorf("the pause %q is not JSON", change.Paused)
 				}
 				if i, err := v1alpha1.ParseIntent(change.Paused); err != nil || i.Until != nil || !strings.HasPrefix(i.Reason, "carried over from ") {
 					t.Errorf("the pause %q: %+v, %v", change.Paused, i, err)

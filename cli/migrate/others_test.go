@@ -73,6 +73,24 @@ func TestFLUO(t *testing.T) {
 				"    - name: check\n      onTimeout: Wait\n      timeout: 30m0s\n    beforeUncordon:\n    - name: check-after\n      onTimeout: Wait\n      timeout: 30m0s",
 		},
 		{
+			name:     "hooks of different names keep them",
+			operator: []string{"--before-reboot-annotations=example.com/before", "--after-reboot-annotations=example.com/after"},
+			spec: "  drain:\n" + skip + "    timeout: 10m0s\n  hooks:\n    beforeDrain:\n    - name: before\n      onTimeout: Wait\n      timeout: 30m0s\n" +
+				"    beforeUncordon:\n    - name: after\n      onTimeout: Wait\n      timeout: 30m0s",
+		},
+		{
+			name:     "a window of the whole day, which FLUO does not start with: paused",
+			operator: []string{"--reboot-window-start=04:00", "--reboot-window-length=24h"},
+			spec:     "  drain:\n" + skip + "    timeout: 10m0s\n  paused: true",
+			notes:    []string{"the reboot window | not carried over; paused until you decide | it is longer than its period"},
+		},
+		{
+			name:     "an argument, at which the flags end",
+			operator: []string{"x"},
+			spec:     "  drain:\n" + skip + "    timeout: 10m0s",
+			notes:    []string{`"x" | not carried over | these are arguments`},
+		},
+		{
 			name: "the agent's drain and its nodes",
 			agt:  []string{"-grace-period=120", "-force-drain=true"},
 			edit: func(ws []Workload) []Workload {
@@ -153,6 +171,13 @@ func TestLocksmith(t *testing.T) {
 			name:  "a local time that is not known: the host is paused",
 			files: map[string]string{UpdateConf: "LOCKSMITHD_REBOOT_WINDOW_START=04:00\nLOCKSMITHD_REBOOT_WINDOW_LENGTH=1h\n"},
 			file:  "paused = \"migrate: decide about REBOOT_WINDOW_START=\\\"04:00\\\", _LENGTH=\\\"1h\\\"\"",
+			notes: []string{"paused until you decide | locksmith uses the host's local time, and the host's time zone is not known"},
+		},
+		{
+			name:  "a window on each day",
+			files: map[string]string{UpdateConf: "LOCKSMITHD_REBOOT_WINDOW_START=04:00\nLOCKSMITHD_REBOOT_WINDOW_LENGTH=1h\n"},
+			zone:  "UTC",
+			file:  "[[window]]\nstart = \"04:00\"\nduration = \"1h\"\ntime_zone = \"UTC\"",
 		},
 		{
 			name: "unknown and secret variables, and what was not read",
