@@ -227,7 +227,7 @@ func TestSeveralDaemonSets(t *testing.T) {
 
 // The directory that contains the sentinel is that of the innermost mount.
 func TestSentinelMounts(t *testing.T) {
-	mounts := map[string]string{"/sentinel": "/var/run", "/sentinel/sub": "/opt", "/other": "/srv", "/sentinel/": "/mnt"}
+	mounts := map[string]string{"/sentinel": "/var/run", "/sentinel/sub": "/opt", "/other": "/srv"}
 	for _, tc := range []struct{ file, order, want string }{
 		{"/sentinel/x", "/other /sentinel", "/run/x"},
 		{"/sentinel/x", "/sentinel /other", "/run/x"},
@@ -353,6 +353,105 @@ a = 1
 		}
 		if strings.Contains(text, "No workload") || strings.Contains(text, "lockkeeper.toml on each host ==") || !strings.Contains(text, "\n"+stop) || !strings.Contains(text, "\n# From x.\n") {
 			t.Errorf("%s:\n%s", tool, text)
+		}
+	}
+}
+
+// The windows of the other tools, at the bounds of what they accept.
+func TestWindows(t *testing.T) {
+	minutes := func(n time.Duration) time.Duration { return n * time.Minute }
+	friday := daySet{time.Friday: true}
+	for _, tc := range []struct {
+		days       daySet
+		start, end time.Duration
+		want       string // the start and the length of each window, and the note; or the error
+	}{
+		{everyDay, 0, day, ""},
+		{everyDay, minutes(1), day, "00:01 23h59m"},
+		{everyDay, minutes(10 * 60), minutes(14 * 60), "10:00 4h"},
+		{friday, 0, day, "00:00 24h"},
+		{everyDay, 0, minutes(10), "00:00 10m"},
+		{everyDay, 0, minutes(9), "the window is shorter than 10m, the shortest that lockkeeper has"},
+		{everyDay, minutes(23 * 60), minutes(60), "23:00 2h"},
+		{friday, minutes(23 * 60), minutes(60), "23:00 1h, 00:00 1h, each of the days has both ends of the night, as with kured"},
+		{friday, minutes(23 * 60), 0, "23:00 1h, each of the days has both ends of the night, as with kured"},
+		{friday, minutes(23*60 + 51), minutes(10), "00:00 10m, the 9m from 23:51 on are left out: a window lasts 10m at least"},
+		{friday, minutes(23*60 + 50), minutes(9), "23:50 10m, the 9m from 00:00 on are left out: a window lasts 10m at least"},
+		{daySet{}, 0, day, "no day is left on which kured reboots"},
+		{everyDay, minutes(60), minutes(60), "kured's window lasts one second, and a window lasts 10m at least"},
+	} {
+		ws, note, err := kuredWindows(tc.days, tc.start, tc.end, "UTC")
+		var got []string
+		for _, w := range ws {
+			got = append(got, w.Start+" "+short(w.Duration.Duration))
+		}
+		if note != "" {
+			got = append(got, note)
+		}
+		if err != nil {
+			got = append(got, err.Error())
+		}
+		if got := strings.Join(got, ", "); got != tc.want {
+			t.Errorf("kured, %v to %v: %s, expected %s", tc.start, tc.end, got, tc.want)
+		}
+	}
+	for _, tc := range []struct {
+		text  string
+		isEnd bool
+		want  string
+	}{
+		{"22:30", false, "22h30m0s"}, {"22:30:00", false, "22h30m0s"}, {"22:30:01", false, "22h31m0s"}, {"22:30:59", true, "22h31m0s"}, {"22:30:58", true, "22h30m0s"},
+		{"23:59:59", true, "24h0m0s"}, {"3pm", false, "15h0m0s"}, {"24:00", false, "it is not a time that kured accepts, such as 22:00 or 10pm"},
+	} {
+		at, err := kuredTime(tc.text, tc.isEnd)
+		got := at.String()
+		if err != nil {
+			got = err.Error()
+		}
+		if got != tc.want {
+			t.Errorf("kured, %s, the end %t: %s, expected %s", tc.text, tc.isEnd, got, tc.want)
+		}
+	}
+	for _, tc := range []struct{ start, length, want string }{
+		{"00:00", "10m", "daily 00:00 10m"},
+		{"23:59", "24h", "daily 23:59 24h"},
+		{"4:05", "1h0.9s", "daily 04:05 1h"},
+		{"00:00", "24h1s", "daily 00:00 12h1m, daily 12:01 11h59m1s"},
+		{"Thu 23:00", "26h", "Thu 23:00 13h, Fri 12:00 13h"},
+		{"Sat 23:00", "26h", "Sat 23:00 13h, Sun 12:00 13h"},
+		{"00:00", "9m59s", "the window lasts 9m59s, and the shortest that lockkeeper has is 10m"},
+		{"00:00", "0s", "the window lasts 0s, and the shortest that lockkeeper has is 10m"},
+		{"00:00", "-1s", `"-1s" is not a duration such as 1h30m`},
+		{"00:00", "x", `"x" is not a duration such as 1h30m`},
+		{"24:00", "1h", `"24:00" is not a time of the day, 00:00 to 23:59`},
+		{"-1:00", "1h", `"-1:00" is not a time of the day, 00:00 to 23:59`},
+		{"0:60", "1h", `"0:60" is not a time of the day, 00:00 to 23:59`},
+		{"0:-1", "1h", `"0:-1" is not a time of the day, 00:00 to 23:59`},
+		{"4", "1h", `"4" is not a time of the day, 00:00 to 23:59`},
+		{"x", "1h", `"x" is not a time of the day, 00:00 to 23:59`},
+		{"Thursday 4:00", "1h", `"Thursday" is not a day such as Thu`},
+		{"Xyz 4:00", "1h", `"Xyz" is not a day such as Thu`},
+		{"", "1h", `"" is not a start such as 14:00 or Thu 23:00`},
+		{"on Thu 4:00", "1h", `"on Thu 4:00" is not a start such as 14:00 or Thu 23:00`},
+	} {
+		p, err := parsePeriodic(tc.start, tc.length)
+		var got []string
+		if err == nil {
+			ws, wrong := p.windows("UTC")
+			for _, w := range ws {
+				days := "daily"
+				if len(w.Days) > 0 {
+					days = fmt.Sprint(w.Days[0])
+				}
+				got = append(got, days+" "+w.Start+" "+short(w.Duration.Duration))
+			}
+			err = wrong
+		}
+		if err != nil {
+			got = append(got, err.Error())
+		}
+		if got := strings.Join(got, ", "); got != tc.want {
+			t.Errorf("%q for %s: %s, expected %s", tc.start, tc.length, got, tc.want)
 		}
 	}
 }

@@ -58,13 +58,13 @@ func kuredWindows(days daySet, start, end time.Duration, zone string) (ws []v1al
 	switch {
 	case days == daySet{}:
 		return nil, "", errors.New("no day is left on which kured reboots")
-	case start == end:
-		return nil, "", errors.New("kured's window lasts one second, and a window lasts 10m at least")
 	case start < end:
 		if days == everyDay && end-start == day {
 			return nil, "", nil
 		}
 		ws = []v1alpha1.Window{window(days, start, end-start, zone)}
+	case start == end:
+		return nil, "", errors.New("kured's window lasts one second, and a window lasts 10m at least")
 	case days == everyDay:
 		ws = []v1alpha1.Window{window(days, start, day-start+end, zone)}
 	default:
@@ -157,7 +157,7 @@ func parsePeriodic(start, length string) (p periodic, err error) {
 	if len(fields) != 1 {
 		return p, fmt.Errorf("%s is not a start such as 14:00 or Thu 23:00", quote(start))
 	}
-	if n, err := fmt.Sscanf(fields[0], "%d:%d", &hour, &minute); n != 2 || err != nil || hour < 0 || hour > 23 || minute < 0 || minute > 59 {
+	if _, err := fmt.Sscanf(fields[0], "%d:%d", &hour, &minute); err != nil || hour < 0 || hour > 23 || minute < 0 || minute > 59 {
 		return p, fmt.Errorf("%s is not a time of the day, 00:00 to 23:59", quote(fields[0]))
 	}
 	p.start = time.Duration(hour)*time.Hour + time.Duration(minute)*time.Minute
