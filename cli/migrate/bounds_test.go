@@ -455,3 +455,23 @@ func TestWindows(t *testing.T) {
 		}
 	}
 }
+
+// The settings are in the order of the program's list, each once, and an empty variable or a
+// value that is too large does not hide the others.
+func TestRead(t *testing.T) {
+	largest := strings.Repeat("x", maxArgument)
+	c := &corev1.Container{
+		Command: []string{"update-operator", "--agent-image-repo=" + largest, "--kubeconfig=" + largest + "x", "--reboot-window-start=1:00"},
+		Env: []corev1.EnvVar{{Name: "UPDATE_OPERATOR_V", Value: ""}, {Name: "UPDATE_OPERATOR_VMODULE", Value: largest},
+			{Name: "UPDATE_OPERATOR_REBOOT_WINDOW_LENGTH", Value: largest + "x"}, {Name: "UPDATE_OPERATOR_REBOOT_WINDOW_START", Value: "2:00"}},
+	}
+	all, _ := operator.read(c)
+	var got []string
+	for _, g := range all {
+		got = append(got, fmt.Sprintf("%s %d %s", g.setting.Name, len(strings.Join(g.values, "")), g.unread))
+	}
+	want := []string{"reboot-window-start 4 ", "reboot-window-length 0 the value has more than 8192 bytes", "kubeconfig 0 the value has more than 8192 bytes", "agent-image-repo 8192 ", "vmodule 8192 "}
+	if !slices.Equal(got, want) {
+		t.Errorf("got\n%s\nexpected\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
