@@ -462,8 +462,8 @@ func TestRead(t *testing.T) {
 	largest := strings.Repeat("x", maxArgument)
 	c := &corev1.Container{
 		Command: []string{"update-operator", "--agent-image-repo=" + largest, "--kubeconfig=" + largest + "x", "--reboot-window-start=1:00"},
-		Env: []corev1.EnvVar{{Name: "UPDATE_OPERATOR_V", Value: ""}, {Name: "UPDATE_OPERATOR_VMODULE", Value: largest},
-			{Name: "UPDATE_OPERATOR_REBOOT_WINDOW_LENGTH", Value: largest + "x"}, {Name: "UPDATE_OPERATOR_REBOOT_WINDOW_START", Value: "2:00"}},
+		Env: []corev1.EnvVar{{Name: "UPDATE_OPERATOR_REBOOT_WINDOW_START", Value: "22:00"}, {Name: "UPDATE_OPERATOR_V", Value: ""}, {Name: "UPDATE_OPERATOR_VMODULE", Value: largest},
+			{Name: "UPDATE_OPERATOR_REBOOT_WINDOW_LENGTH", Value: largest + "x"}},
 	}
 	all, _ := operator.read(c)
 	var got []string
