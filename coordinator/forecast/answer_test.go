@@ -124,20 +124,21 @@ func TestStages(t *testing.T) {
 		tc.change(&p.Terms)
 		var got []string
 		for _, stage := range answers(t, Input{Snapshot: s}, tc.asked, "n1").Groups[0].Stages {
-			text := string(stage.State)
+			var text strings.Builder
+			text.WriteString(string(stage.State))
 			if stage.Limit.Duration > 0 || stage.OnTimeout != "" {
-				text += " " + stage.Limit.Duration.String() + " " + string(stage.OnTimeout)
+				text.WriteString(" " + stage.Limit.Duration.String() + " " + string(stage.OnTimeout))
 			}
 			for _, h := range stage.Hooks {
-				text += " hook " + h.Name
+				text.WriteString(" hook " + h.Name)
 			}
 			if stage.HostHooks.Duration > 0 {
-				text += " units " + stage.HostHooks.Duration.String()
+				text.WriteString(" units " + stage.HostHooks.Duration.String())
 			}
 			if stage.Volumes {
-				text += " volumes"
+				text.WriteString(" volumes")
 			}
-			got = append(got, text)
+			got = append(got, text.String())
 		}
 		if got := strings.Join(got, ", "); got != tc.want {
 			t.Errorf("%s:\n%s\nexpected\n%s", tc.name, got, tc.want)

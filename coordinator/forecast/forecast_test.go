@@ -427,12 +427,12 @@ func TestPods(t *testing.T) {
 		if got := names(n.Leave) + ", " + names(n.Wait) + ", " + names(n.Block) + ", " + names(n.Evict); got != "a/a, a/b, a/c a/d, a/e1 a/e2 a/e3" {
 			t.Errorf("the pods that are left, waited for, blocking and evicted are %s", got)
 		}
-		got := ""
+		var got strings.Builder
 		for _, o := range n.Slowing {
-			got += o.Why
+			got.WriteString(o.Why)
 		}
-		if got != want || len(n.Blocking) > 0 {
-			t.Errorf("%d allowed: %q, blocking %v, expected %q", allowed, got, n.Blocking, want)
+		if got.String() != want || len(n.Blocking) > 0 {
+			t.Errorf("%d allowed: %q, blocking %v, expected %q", allowed, got.String(), n.Blocking, want)
 		}
 	}
 }
