@@ -63,8 +63,8 @@ func precondition(r *http.Request) string {
 	return ""
 }
 
-// noticesRewind is how long a process may take to notice that the store was set back.
-const noticesRewind = 3 * time.Minute
+// noticesRewind is how long a process may take to notice that the store was set back: one of its watches may hang for ten minutes.
+const noticesRewind = 12 * time.Minute
 
 // sinceRewind returns how long ago the store was set back.
 func (f *Fleet) sinceRewind() time.Duration {

@@ -12,8 +12,9 @@ import (
 	"lockkeeper.dev/lockkeeper/node/turn"
 )
 
-// explainedWithin is how long a node may wait for a turn under one leader while held does not say why.
-const explainedWithin = 2 * time.Minute
+// explainedWithin is how long a node may wait for a turn under one leader while held does not say why: a watch of the leader may hang for
+// ten minutes.
+const explainedWithin = 12 * time.Minute
 
 // leading is who leads.
 type leading struct {
