@@ -50,11 +50,11 @@ func (s *store) fail(err error) {
 	s.err = err
 }
 
-// restart resets the recorded writes and their start time.
+// restart resets the recorded requests and their start time.
 func (s *store) restart() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.start, s.writes = time.Now(), nil
+	s.start, s.writes, s.reads = time.Now(), nil, 0
 }
 
 func (s *store) Write(_ context.Context, uid string, status *v1alpha1.HostUpdateStatus) error {
@@ -317,7 +317,7 @@ func TestPublishChecks(t *testing.T) {
 				t.Errorf("%s: written at %v, %+v", name, s.writes, s.object)
 			}
 		}
-		s.reads = 0
+		s.restart()
 		elapse(24 * time.Hour)
 		if s.reads < 43 || s.reads > 54 {
 			t.Errorf("%d reads in a day, expected two an hour", s.reads)
