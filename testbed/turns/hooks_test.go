@@ -131,7 +131,6 @@ hooks:
 		h := s.hosts(1)[0]
 		defer h.Logind().Hold(simhost.Inhibitor{What: "shutdown", Who: "backup", Why: "writing a tape", Mode: "block", PID: 1})()
 		s.stage(h)
-		s.reads(h, v1alpha1.ReasonInhibited)
 		s.ended(h, "BackedOut Overdue: draining rebooting uncordoning")
 		s.did(h, 0)
 	},
