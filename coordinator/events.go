@@ -18,7 +18,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/record/util"
-	"k8s.io/client-go/util/flowcontrol"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/coordinator/notify"
@@ -30,12 +29,9 @@ import (
 const (
 	// EventController is the coordinator's name in its Events.
 	EventController = "lockkeeper.dev/coordinator"
-	// eventBurst Events may be written at once, and eventRate per second after that. The
-	// others are lost. A stop of five thousand nodes writes a hundred Events.
-	eventBurst = 100
-	eventRate  = 1
-	// eventQPS and eventConns are the limits of the client that sends Events. No
-	// decision waits for it.
+	// maxEvents Events may wait to be sent; the others are lost. eventQPS are sent per second,
+	// the first eventConns of them at once. No decision waits for them.
+	maxEvents            = 300
 	eventQPS, eventConns = 5, 10
 	// An Event that cannot be written is tried eventTries times, eventAgain apart.
 	eventTries, eventAgain = 12, 10 * time.Second
@@ -50,7 +46,6 @@ type events struct {
 	// queue holds the Events to write; nil: no Events are written.
 	queue  chan *eventsv1.Event
 	self   string // the leader's Node
-	limit  flowcontrol.PassiveRateLimiter
 	log    *slog.Logger
 	losing bool // Events were lost, and that was logged
 
@@ -97,14 +92,14 @@ func newEvents(ctx context.Context, client *kube.Client, self string, log *slog.
 		log.Warn("no Events are written", "err", err)
 		return e
 	}
-	e.queue = make(chan *eventsv1.Event, eventBurst)
+	e.queue = make(chan *eventsv1.Event, maxEvents)
 	go e.run(ctx, limited)
 	return e
 }
 
 func eventsTo(self string, log *slog.Logger) *events {
 	return &events{
-		self: self, log: log, send: func(notify.Message) {}, limit: flowcontrol.NewTokenBucketPassiveRateLimiter(eventRate, eventBurst),
+		self: self, log: log, send: func(notify.Message) {},
 		intents: map[string]intents{}, refused: map[string]string{},
 	}
 }
@@ -151,18 +146,15 @@ func (e *events) write(about *corev1.ObjectReference, reason, note string) {
 		EventTime:  metav1.NewMicroTime(now), ReportingController: EventController, ReportingInstance: v1alpha1.OneLine(e.self, maxInstance),
 		Type: d.Type(), Reason: d.Reason, Action: d.Action, Regarding: *about, Note: v1alpha1.OneLine(note, maxNote),
 	}
-	accepted := e.limit.TryAccept()
-	if accepted {
-		select {
-		case e.queue <- event:
-		default:
-			accepted = false
+	select {
+	case e.queue <- event:
+		e.losing = false
+	default:
+		if !e.losing {
+			e.log.Warn("there are more Events than can be written; the journal and the Nodes have all of it", "first_lost", reason, "about", about.Name)
 		}
+		e.losing = true
 	}
-	if !accepted && !e.losing {
-		e.log.Warn("there are more Events than can be written; the journal and the Nodes have all of it", "first_lost", reason, "about", about.Name)
-	}
-	e.losing = !accepted
 }
 
 func aboutNode(n *turn.Node) *corev1.ObjectReference {
@@ -183,6 +175,7 @@ func (e *events) reportWrite(n *turn.Node, v *rollout.Verdict, turnID string) {
 	case v.Held == n.Held, v.Held == v1alpha1.ReasonNone:
 	case v.Held == v1alpha1.ReasonHalted, v.Held == v1alpha1.ReasonInvalidPolicy: // an Event about the policy reports it
 	case v.Held == v1alpha1.ReasonPaused, v.Held == v1alpha1.ReasonDetached: // an Event about the intent reports it
+	case v.Held == v1alpha1.ReasonStopped && !n.InTurn(): // the Event about the Lease reports it
 	case v.Held == v1alpha1.ReasonFailed && !n.InTurn(): // the Event about the end of its last turn reported it
 	case n.InTurn() && (v.Held == v1alpha1.ReasonFailed || v.Held == v1alpha1.ReasonOverdue):
 		e.report(aboutNode(n), string(v.Held), heldNote(v), notify.Message{

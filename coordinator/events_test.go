@@ -28,7 +28,7 @@ import (
 // recording returns events that write to a queue for the test.
 func recording() *events {
 	e := eventsTo("leader", slog.New(slog.DiscardHandler))
-	e.queue = make(chan *eventsv1.Event, eventBurst)
+	e.queue = make(chan *eventsv1.Event, maxEvents)
 	return e
 }
 
@@ -69,11 +69,11 @@ func TestEvents(t *testing.T) {
 		names[event.Name] = true
 	}
 	// More Events than the queue can hold are dropped, and no caller waits.
-	for range 2 * eventBurst {
+	for range 2 * maxEvents {
 		e.write(about, v1alpha1.EventGranted, "x")
 	}
-	if n := len(e.all()); n < eventBurst/2 || n > eventBurst || !e.losing {
-		t.Errorf("%d of %d Events are in the queue", n, 2*eventBurst)
+	if n := len(e.all()); n != maxEvents || !e.losing {
+		t.Errorf("%d of %d Events are in the queue", n, 2*maxEvents)
 	}
 }
 
@@ -362,14 +362,16 @@ func TestIntentEvents(t *testing.T) {
 }
 
 // TestIntentIsOneEvent checks that a node that is held because of an intent gets the Event about the intent and no
-// other.
+// other, and that the emergency stop has an Event for a node only if that is in a turn.
 func TestIntentIsOneEvent(t *testing.T) {
 	e := recording()
-	n := turn.Node{Name: "a"}
-	for _, held := range []v1alpha1.Reason{v1alpha1.ReasonPaused, v1alpha1.ReasonDetached, v1alpha1.ReasonHostSilent} {
-		e.reportWrite(&n, &rollout.Verdict{Node: "a", Held: held, Detail: "x"}, "")
+	idle, inTurn := turn.Node{Name: "a"}, turn.Node{Name: "b"}
+	inTurn.Keys = v1alpha1.ReadKeys(map[string]string{v1alpha1.LabelState: string(v1alpha1.StateDraining)}, nil)
+	for _, held := range []v1alpha1.Reason{v1alpha1.ReasonPaused, v1alpha1.ReasonDetached, v1alpha1.ReasonStopped, v1alpha1.ReasonHostSilent} {
+		e.reportWrite(&idle, &rollout.Verdict{Node: "a", Held: held, Detail: "x"}, "")
 	}
-	if told := e.all(); len(told) != 1 || !strings.HasPrefix(told[0], "HostSilent a: x") {
+	e.reportWrite(&inTurn, &rollout.Verdict{Node: "b", Held: v1alpha1.ReasonStopped, Detail: "x"}, "")
+	if told := e.all(); len(told) != 2 || !strings.HasPrefix(told[0], "HostSilent a: x") || !strings.HasPrefix(told[1], "Stopped b: x") {
 		t.Errorf("Events %q", told)
 	}
 }

@@ -240,7 +240,7 @@ func (s *scene) has(object string, r v1alpha1.Reason) {
 	s.T.Helper()
 	words := []string{"what to do: " + r.Doc().Do}
 	switch r {
-	case v1alpha1.ReasonPaused, v1alpha1.ReasonDetached, v1alpha1.ReasonInvalidPolicy, v1alpha1.ReasonFailed:
+	case v1alpha1.ReasonPaused, v1alpha1.ReasonDetached, v1alpha1.ReasonInvalidPolicy, v1alpha1.ReasonFailed, v1alpha1.ReasonStopped:
 		words = nil // it says who set it and why, which field is invalid, or how the turn failed
 	}
 	s.event(object, string(r), words...)

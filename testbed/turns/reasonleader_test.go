@@ -154,7 +154,7 @@ func stopped(s *scene) {
 	s.stop(`"the network is rebuilt"`)
 	s.stage(h)
 	s.reads(h, v1alpha1.ReasonStopped)
-	s.has(h.Name(), v1alpha1.ReasonStopped)
+	s.has(v1alpha1.DefaultLeaseName, v1alpha1.ReasonStopped)
 	s.event(v1alpha1.DefaultLeaseName, string(v1alpha1.ReasonStopped), "the network is rebuilt")
 	s.stop("null")
 	s.saw(h, "to have had its turn", func(n *turn.Node) bool { return n.Last != nil && n.Last.Result == v1alpha1.ResultDone })
