@@ -230,14 +230,15 @@ type Shape struct {
 	Hostile bool
 }
 
-// minFaults and maxFaults are how many faults a plan has; the last burst may add mostAtOnce more.
-const minFaults, maxFaults, mostAtOnce = 40, 400, 6
+// minFaults and maxFaults are how many faults a plan has, each order of magnitude as likely as the next: rare sequences need calm
+// around them, rare meetings a storm. The last burst may add mostAtOnce more.
+const minFaults, maxFaults, mostAtOnce = 100, 1200, 6
 
 // NewPlan makes a plan from a seed. The same seed and shape make the same plan.
 func NewPlan(seed uint64, s Shape) Plan {
 	g := &generator{rand.New(rand.NewPCG(seed, 0x6c6f636b)), s, weights(s.Hostile)}
 	p := Plan{Seed: seed, Length: s.Length}
-	for n := minFaults + g.IntN(maxFaults-minFaults+1); len(p.Faults) < n; {
+	for n := logUniform(g.Rand, minFaults, maxFaults); float64(len(p.Faults)) < n; {
 		if g.IntN(8) == 0 {
 			p.Faults = append(p.Faults, g.burst()...)
 		} else {
@@ -277,10 +278,14 @@ func weights(hostile bool) []Kind {
 
 func pick[T any](r *rand.Rand, from []T) T { return from[r.IntN(len(from))] }
 
+// logUniform returns a number between the two. Each order of magnitude is as likely as the next.
+func logUniform(r *rand.Rand, least, most float64) float64 {
+	return least * math.Pow(most/least, r.Float64())
+}
+
 // duration returns a duration between the two. Each order of magnitude is as likely as the next.
 func (g *generator) duration(least, most time.Duration) time.Duration {
-	d := time.Duration(float64(least) * math.Pow(float64(most)/float64(least), g.Float64()))
-	return max(d.Round(time.Millisecond), least)
+	return max(time.Duration(logUniform(g.Rand, float64(least), float64(most))).Round(time.Millisecond), least)
 }
 
 func (g *generator) fault() Fault {
