@@ -114,6 +114,8 @@ func answerOf(err error) answer {
 		a.reason = TooManyRequests
 	case s.Code == http.StatusInternalServerError:
 		a.kind = refused
+	case s.Code == http.StatusBadGateway, s.Code == http.StatusServiceUnavailable:
+		a.reason = Unreachable // a 504 is not: the API server gives it after conflicts on the budget
 	case s.Code < http.StatusInternalServerError:
 		a.kind, a.reason = refused, Refused
 	}

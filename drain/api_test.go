@@ -57,7 +57,10 @@ func TestAnswerOf(t *testing.T) {
 			message: `pods "a" is forbidden: no`}},
 		"conflicts on the budget": {apierrors.NewTimeoutError("couldn't update the budget", 10), answer{kind: later, reason: ServerError,
 			retryAfter: 10 * time.Second, message: "Timeout: couldn't update the budget"}},
-		"away": {errors.New("dial tcp: connection refused"), answer{kind: later, reason: Unreachable, message: "dial tcp: connection refused"}},
+		"a proxy's answer": {&apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: 502}},
+			answer{kind: later, reason: Unreachable, message: "the API server answered 502"}},
+		"starting": {apierrors.NewServiceUnavailable("not ready"), answer{kind: later, reason: Unreachable, message: "not ready"}},
+		"away":     {errors.New("dial tcp: connection refused"), answer{kind: later, reason: Unreachable, message: "dial tcp: connection refused"}},
 	} {
 		if got := answerOf(c.err); got != c.want {
 			t.Errorf("%s: %+v, want %+v", name, got, c.want)

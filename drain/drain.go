@@ -1,5 +1,5 @@
 // Package drain empties one node: it evicts the node's pods through the eviction API until
-// none is left, or until its context ends.
+// none is left, or until its context ends. Critical pods are evicted last.
 //
 // It costs the API server one LIST, one WATCH and about one POST for each pod, however long
 // the drain takes. It asks for nothing that the kubelet's identity (system:node:<name>) may
@@ -55,8 +55,8 @@ const (
 // Drainer drains one node. It holds no state of a drain; its methods may be called by several
 // goroutines.
 type Drainer struct {
-	// Client's own rate limit should leave room for about 20 requests a second;
-	// client-go's default of 5 makes a drain slower.
+	// Client should have no rate limit of its own: Concurrency and the API server's answers set
+	// the pace. client-go's default of 5 requests a second makes a drain slower.
 	Client kubernetes.Interface
 	Node   string // its name
 	// Policy may overrule what happens to single pods; nil overrules nothing.
@@ -65,7 +65,8 @@ type Drainer struct {
 	// drain still waits for pods that Policy blocks.
 	Force bool
 	Log   *slog.Logger // nil: nothing is logged
-	// Concurrency is how many evictions may be under way at once; 0 is DefaultConcurrency.
+	// Concurrency is how many evictions may be under way at once; 0 is DefaultConcurrency. They
+	// are fewer while the API server answers that it is busy, or does not answer.
 	Concurrency int
 	// ProgressInterval is the shortest time between two calls of the progress function; 0
 	// is one second.

@@ -20,7 +20,7 @@ const (
 	// ServerError: 5xx. One of them is the 500 for a pod with more than one budget, which lasts
 	// until a user removes one.
 	ServerError Reason = "ServerError"
-	// Unreachable: no answer from the API server.
+	// Unreachable: no answer from the API server, or a proxy's in its place (502, 503).
 	Unreachable Reason = "Unreachable"
 	// NotDeleted: the eviction was accepted 30 s ago, and nothing happened.
 	NotDeleted Reason = "NotDeleted"
@@ -66,8 +66,8 @@ type Progress struct {
 	Blocked int
 	// Blockers lists them, the longest blocked first, then by name; MaxBlockers at most.
 	Blockers []Blocker
-	// End is when the last pod is gone if each takes its whole grace period; zero
-	// while a pod is blocked, and when no pod is left.
+	// End is when the last pod is gone if each takes its whole grace period, and critical pods
+	// begin after all others; zero while a pod is blocked, and when no pod is left.
 	End time.Time
 	// Err is why the pods cannot be listed or watched now. The counts are then those that were
 	// seen last. It is nil while they can.
@@ -103,20 +103,40 @@ func (e *entry) stuck(now time.Time) *Blocker {
 	return &Blocker{Pod: e.Pod, Reason: Terminating, Message: tidy(message), Since: e.deadline}
 }
 
+// end returns when the pod is gone if it takes its whole grace period. It begins now, unless it
+// has begun.
+func (e *entry) end(now time.Time) time.Time {
+	if e.verdict.Class == Wait {
+		return e.deadline
+	}
+	return now.Add(e.grace)
+}
+
 // progress returns the progress at now.
 func (s *schedule) progress(now time.Time) Progress {
 	p := Progress{Total: len(s.seen), Evictable: len(s.pods), Evicted: s.evicted, Err: s.err}
+	now = now.Round(0) // to be shown, not to be measured with
+	others := now      // when all pods are gone that are not critical
 	for _, e := range s.pods {
-		b, end := e.blocker, now.Add(e.grace).Round(0)
+		b := e.blocker
 		if e.verdict.Class == Wait {
 			p.Terminating++
-			b, end = e.stuck(now), e.deadline
-		}
-		if end.After(p.End) {
-			p.End = end
+			b = e.stuck(now)
 		}
 		if b != nil {
 			p.Blockers = append(p.Blockers, *b)
+		}
+		if end := e.end(now); !e.critical() && end.After(others) {
+			others = end
+		}
+	}
+	for _, e := range s.pods {
+		from := now
+		if e.critical() {
+			from = others
+		}
+		if end := e.end(from); end.After(p.End) {
+			p.End = end
 		}
 	}
 	if p.Blocked = len(p.Blockers); p.Blocked > 0 {

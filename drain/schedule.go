@@ -8,11 +8,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Bounds of the schedule. They limit the rate of evictions: at most one in every spacing, and
-// fewer and fewer for a pod that cannot be evicted.
+// systemCritical is the lowest priority of a critical pod; see SystemCriticalPriority in
+// Kubernetes' pkg/apis/scheduling.
+const systemCritical = 2_000_000_000
+
+// Bounds of the schedule: a pod that cannot be evicted is tried less and less often.
 const (
-	// spacing lies between the starts of two evictions: 20 a second.
-	spacing = 50 * time.Millisecond
 	// Delays before a pod's next eviction when it was answered "not now".
 	minDelay = time.Second
 	maxDelay = 30 * time.Second
@@ -59,27 +60,44 @@ type entry struct {
 	blocker   *Blocker
 }
 
+// critical reports whether the pod is in the second of the two groups into which the kubelet's
+// own shutdown divides pods: those that others depend on, such as the cluster's DNS.
+func (e *entry) critical() bool { return e.priority >= systemCritical }
+
+// blocked reports whether only a person, or another pod, can have the pod leave. An API server
+// that does not answer says nothing about the pod.
+func (e *entry) blocked(now time.Time) bool {
+	if e.verdict.Class == Wait {
+		return e.stuck(now) != nil
+	}
+	return e.blocker != nil && e.blocker.Reason != Unreachable
+}
+
 // schedule decides which pod to evict when. It is pure: pods, answers and the time are
 // arguments. It must not be used by several goroutines.
+//
+// As many evictions as width are in flight at once. An API server that is slow, busy or away
+// gets fewer: each answer of that kind halves width, and each accepted eviction widens it.
 type schedule struct {
-	concurrency int
+	concurrency int            // the most that width may be
 	random      func() float64 // in [0, 1)
 
-	pods      map[types.UID]*entry
-	err       error
-	synced    bool
-	inFlight  int
-	lastStart time.Time
-	evicted   int
-	seen      map[types.UID]bool // pods that had to go
-	cleared   map[types.UID]bool // controllers of which a pod was evicted
-	returns   map[types.UID]int  // pods that came afterwards, by controller
+	pods     map[types.UID]*entry
+	err      error
+	synced   bool
+	inFlight int
+	width    float64 // at least 1
+	evicted  int
+	seen     map[types.UID]bool // pods that had to go
+	cleared  map[types.UID]bool // controllers of which a pod was evicted
+	returns  map[types.UID]int  // pods that came afterwards, by controller
 }
 
 func newSchedule(concurrency int, random func() float64) *schedule {
 	return &schedule{
 		concurrency: concurrency,
 		random:      random,
+		width:       float64(concurrency),
 		pods:        map[types.UID]*entry{},
 		seen:        map[types.UID]bool{},
 		cleared:     map[types.UID]bool{},
@@ -130,12 +148,13 @@ func (s *schedule) arrived(now time.Time, e *entry) {
 
 // next starts one eviction, if there is one to start now.
 func (s *schedule) next(now time.Time) (Pod, bool) {
-	if s.inFlight >= s.concurrency || now.Before(s.lastStart.Add(spacing)) {
+	if s.full() {
 		return Pod{}, false
 	}
+	critical := s.criticalMayLeave(now)
 	var best *entry
 	for _, e := range s.pods {
-		if e.waits() && !now.Before(e.notBefore) && (best == nil || before(e, best) < 0) {
+		if e.waits(critical) && !now.Before(e.notBefore) && (best == nil || before(e, best) < 0) {
 			best = e
 		}
 	}
@@ -148,16 +167,31 @@ func (s *schedule) next(now time.Time) (Pod, bool) {
 	best.inFlight = true
 	best.attempts++
 	s.inFlight++
-	s.lastStart = now
 	return best.Pod, true
 }
 
-// waits reports whether an eviction of the pod is still to be sent.
-func (e *entry) waits() bool { return e.verdict.Class == Evict && !e.inFlight }
+// full reports whether as many evictions as allowed are in flight.
+func (s *schedule) full() bool { return s.inFlight >= int(s.width) }
+
+// criticalMayLeave reports whether critical pods may be evicted: once all others are gone, or
+// are blocked.
+func (s *schedule) criticalMayLeave(now time.Time) bool {
+	for _, e := range s.pods {
+		if !e.critical() && !e.blocked(now) {
+			return false
+		}
+	}
+	return true
+}
+
+// waits reports whether an eviction of the pod is still to be sent. critical says whether that
+// of a critical pod may be.
+func (e *entry) waits(critical bool) bool {
+	return e.verdict.Class == Evict && !e.inFlight && (critical || !e.critical())
+}
 
 // before orders evictions. Pods without an attempt come first, so that blocked pods delay no
-// others. Then comes the lowest priority: pods that others depend on leave last, as in the
-// kubelet's own shutdown.
+// others. Then comes the lowest priority.
 func before(a, b *entry) int {
 	return cmp.Or(
 		cmp.Compare(min(a.attempts, 1), min(b.attempts, 1)),
@@ -169,6 +203,12 @@ func before(a, b *entry) int {
 // answered records the result of an eviction that next started.
 func (s *schedule) answered(now time.Time, uid types.UID, controller types.UID, a answer) {
 	s.inFlight--
+	switch {
+	case a.kind == accepted:
+		s.width = min(s.width+1/s.width, float64(s.concurrency))
+	case a.reason == TooManyRequests, a.reason == Unreachable:
+		s.width = max(s.width/2, 1)
+	}
 	e := s.pods[uid]
 	if a.kind == accepted {
 		if e == nil || !e.accepted {
@@ -226,14 +266,11 @@ func (s *schedule) wake(now time.Time) time.Time {
 			at = t
 		}
 	}
+	critical := s.criticalMayLeave(now)
 	for _, e := range s.pods {
 		switch {
-		case e.waits() && s.inFlight < s.concurrency:
-			t := s.lastStart.Add(spacing)
-			if e.notBefore.After(t) {
-				t = e.notBefore
-			}
-			soonest(t)
+		case e.waits(critical) && !s.full():
+			soonest(e.notBefore)
 		case e.verdict.Class == Wait:
 			if t := e.deadline.Add(overdue); t.After(now) {
 				soonest(t)

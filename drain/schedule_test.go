@@ -39,15 +39,11 @@ func (s *schedule) started(t *testing.T, after time.Duration, name string) {
 	}
 }
 
-// TestSpacing: evictions start 50 ms apart, and no more of them are in flight than allowed.
-func TestSpacing(t *testing.T) {
+// TestInFlight: evictions start at once, but no more of them are in flight than allowed.
+func TestInFlight(t *testing.T) {
 	s := scheduleOf(2, nil, named("a"), named("b"), named("c"))
 	s.started(t, 0, "a")
-	s.started(t, spacing-1, "")
-	if got := s.wake(start); !got.Equal(start.Add(spacing)) {
-		t.Errorf("wakes at %v, expected 50 ms after the first eviction", got)
-	}
-	s.started(t, spacing, "b")
+	s.started(t, 0, "b")
 	s.started(t, time.Second, "")
 	if got := s.wake(start); !got.IsZero() {
 		t.Errorf("wakes at %v while as many evictions as allowed are in flight", got)
@@ -64,6 +60,96 @@ func TestSpacing(t *testing.T) {
 	s.answered(start.Add(time.Minute), "a", "c", answer{kind: accepted})
 	if e := s.pods["a"]; e.blocker == nil || s.evicted != 2 {
 		t.Errorf("accepted once more: %+v, %d evicted, expected the blocker to stay, and 2", e.blocker, s.evicted)
+	}
+}
+
+// TestWidth has how many evictions may be in flight after some answers in a row.
+func TestWidth(t *testing.T) {
+	yes, busy, away := answer{kind: accepted}, answer{kind: later, reason: TooManyRequests}, answer{kind: later, reason: Unreachable}
+	for name, c := range map[string]struct {
+		answers []answer
+		want    int
+	}{
+		"at first":                {nil, 8},
+		"accepted":                {[]answer{yes, yes, yes}, 8},
+		"busy":                    {[]answer{busy}, 4},
+		"away, then busy":         {[]answer{away, busy}, 2},
+		"away for long":           {slices.Repeat([]answer{away}, 20), 1},
+		"a full budget":           {[]answer{{kind: later, reason: PodDisruptionBudget}}, 8},
+		"two budgets":             {[]answer{{kind: refused, reason: ServerError}}, 8},
+		"gone":                    {[]answer{{kind: gone, reason: Refused}}, 8},
+		"better":                  {[]answer{away, away, yes, yes}, 2},
+		"better after a round":    {[]answer{away, away, yes, yes, yes}, 3},
+		"better after many":       {append([]answer{away}, slices.Repeat([]answer{yes}, 40)...), 8},
+		"from one to two at once": {[]answer{away, away, away, yes}, 2},
+	} {
+		s := scheduleOf(8, nil, named("a"))
+		for _, a := range c.answers {
+			s.inFlight++
+			s.answered(start, "another", "", a)
+		}
+		n := 0
+		for ; !s.full(); n++ {
+			s.inFlight++
+		}
+		if n != c.want {
+			t.Errorf("%s: %d, expected %d", name, n, c.want)
+		}
+	}
+}
+
+// TestCriticalPodsLeaveLast: a critical pod is evicted once all others are gone, or blocked by more than an API server
+// that does not answer.
+func TestCriticalPodsLeaveLast(t *testing.T) {
+	dns, web := named("dns"), named("web")
+	dns.priority, web.priority = systemCritical, systemCritical-1
+	web.grace, dns.grace = time.Minute, 30*time.Second
+	leaving, stuck, kept := web, web, web
+	leaving.verdict, leaving.deadline = Verdict{Wait, Terminating}, start.Add(time.Minute)
+	stuck.verdict, stuck.deadline = Verdict{Wait, Terminating}, start.Add(-overdue)
+	kept.verdict = Verdict{Block, BlockedByPolicy}
+	for name, c := range map[string]struct {
+		web    facts
+		answer *answer // to the eviction of web
+		leaves bool
+		end    time.Duration // 0: none
+	}{
+		"not answered":     {web, nil, false, 90 * time.Second},
+		"accepted":         {web, &answer{kind: accepted}, false, 90 * time.Second},
+		"terminating":      {leaving, nil, false, 90 * time.Second},
+		"stuck":            {stuck, nil, true, 0},
+		"kept":             {kept, nil, true, 0},
+		"budget":           {web, &answer{kind: later, reason: PodDisruptionBudget}, true, 0},
+		"webhook":          {web, &answer{kind: refused, reason: Refused}, true, 0},
+		"server away":      {web, &answer{kind: later, reason: Unreachable}, false, 0},
+		"another one gone": {dns, nil, true, 30 * time.Second},
+	} {
+		s := scheduleOf(8, nil, c.web, dns)
+		if c.web.verdict.Class == Evict && c.web.Name == "web" {
+			s.started(t, 0, "web")
+		}
+		if c.answer != nil {
+			s.answered(start, "web", "c", *c.answer)
+		}
+		end, want := s.progress(start).End, start.Add(c.end)
+		if c.end == 0 {
+			want = time.Time{}
+		}
+		if !end.Equal(want) {
+			t.Errorf("%s: the end is expected at %v, not at %v", name, end, want)
+		}
+		if p, ok := s.next(start); ok != c.leaves || ok && p.Name != "dns" {
+			t.Errorf("%s: the eviction of %q starts: %t, expected %t", name, p.Name, ok, c.leaves)
+		}
+	}
+	// It waits for the moment at which a terminating pod is overdue.
+	s := scheduleOf(8, nil, leaving, dns)
+	at := s.wake(start)
+	if !at.Equal(start.Add(time.Minute + overdue)) {
+		t.Errorf("wakes at %v", at)
+	}
+	if p, _ := s.next(at); p.Name != "dns" {
+		t.Errorf("then the eviction of %q starts", p.Name)
 	}
 }
 

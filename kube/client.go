@@ -204,7 +204,7 @@ func userAgent(role, version string) string { return "lockkeeper-" + role + "/" 
 func (c *Client) Context() context.Context { return c.ctx }
 
 // Limited returns another client with the same connections and identity, but with separate
-// limits, so that its requests do not delay those of c.
+// limits, so that its requests do not delay those of c. With a qps below 0 it has no limit.
 func (c *Client) Limited(qps float32, burst int) (kubernetes.Interface, error) {
 	cfg := rest.CopyConfig(c.config)
 	cfg.QPS, cfg.Burst = qps, burst

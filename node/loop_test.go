@@ -66,7 +66,7 @@ func newTestHost(t *testing.T, state v1alpha1.State) (h *Host, last *local.Host)
 	h.client, err = kube.ConnectConfig(&rest.Config{Host: "http://127.0.0.1:1"}, "host", "v1", 1, 1)
 	must(t, err)
 	h.view = kube.WatchNode(&kubernetes.Clientset{}, "n1", h.wake)
-	h.makeEffects()
+	must(t, h.makeEffects())
 	h.view.Overlay(&corev1.Node{ObjectMeta: metav1.ObjectMeta{
 		Name: "n1", UID: "uid", ResourceVersion: "10", Labels: map[string]string{v1alpha1.LabelState: string(state)},
 		Annotations: map[string]string{v1alpha1.AnnotationTurn: "t1"},

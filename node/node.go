@@ -267,7 +267,9 @@ func (h *Host) Run(ctx context.Context) error {
 	}
 	h.view = kube.WatchNode(h.client, h.name, h.wake)
 	h.policies = kube.WatchPolicies(h.client, policy.Compile, h.wake)
-	h.makeEffects()
+	if err := h.makeEffects(); err != nil {
+		return err
+	}
 	name := h.name
 	h.conditions = publish.NewConditions(h.Log, func() *corev1.Node { return h.view.Get(name) }, h.writeConditions)
 	wg.Go(func() { h.view.Run(ctx) })
@@ -294,13 +296,19 @@ func (h *Host) coordinatorOwner() (string, error) {
 }
 
 // makeEffects creates the effects that need the Node's name and the client.
-func (h *Host) makeEffects() {
+func (h *Host) makeEffects() error {
+	// The API server's answers set the pace of a drain.
+	unlimited, err := h.client.Limited(-1, 0)
+	if err != nil {
+		return err
+	}
 	h.podManagers = newPodManagers(h.client, h.name, h.PollInterval)
-	h.drain = effect.NewDrain(h.client, h.name, h.log, h.wake)
+	h.drain = effect.NewDrain(unlimited, h.name, h.log, h.wake)
 	h.hooks = effect.NewHooks(h.Units, h.log, h.wake)
 	h.apply = effect.NewApply(h.Units, h.watched, filepath.Join(h.Root, local.Dir), h.self.bootID, h.log, h.wake)
 	h.reboot = effect.NewReboot(h.Logind, h.shutdown, h.self.bootID, h.log, h.wake)
 	h.events = publish.NewEvents(h.log, h.client)
+	return nil
 }
 
 // shutdownChanged receives logind's PrepareForShutdown.

@@ -79,7 +79,7 @@ func Run(ctx context.Context, cfg *config.Config, o Options) error {
 	r := &record{notifier: notifier, liveness: liveness, dir: o.StateDir, version: o.Version, log: log}
 	r.hostCredential = kube.New(kube.Options{
 		Identity: v1alpha1.IdentityHost, Paths: cfg.HostKubeconfigs(o.Root), Absent: cfg.NoHostKubeconfig(o.Root), Version: o.Version,
-		QPS: 20, Burst: 40, // requests a second: a drain's evictions are most of them
+		QPS: 20, Burst: 40, // requests a second, besides those of a drain
 		Wrap: o.wrap(v1alpha1.IdentityHost, m), Log: log,
 	})
 	r.coordinatorCredential = kube.New(coordinatorCredential(cfg, o, log, r, m))
