@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
@@ -69,8 +70,11 @@ func (h *Host) read(ctx context.Context, what step.Read) error {
 			return hostError{err}
 		}
 		return nil
-	case step.ReadLease:
+	case step.ReadEviction:
 		began := time.Now()
+		if _, err := h.readNode(ctx); err != nil {
+			return err
+		}
 		lease, err := h.readLease(ctx)
 		if err != nil {
 			return err
@@ -87,21 +91,12 @@ func (h *Host) read(ctx context.Context, what step.Read) error {
 func (h *Host) readCommit(ctx context.Context) error {
 	began := time.Now()
 	h.fresh = nil
-	known := ""
-	if n := h.view.Get(h.name); n != nil {
-		known = n.ResourceVersion
-	}
 	ctx, cancel := context.WithTimeout(ctx, maxReadAge) // the host could not act on a later answer
 	defer cancel()
-	obj, err := kube.Find(ctx, h.client, h.name)
+	obj, err := h.readNode(ctx)
 	if err != nil {
 		return err
 	}
-	if obj == nil {
-		h.view.Forget(h.name, known)
-		return fmt.Errorf("the API server has no Node %s", h.name)
-	}
-	h.view.Overlay(obj)
 	lease, err := h.readLease(ctx)
 	if err != nil {
 		return err
@@ -122,6 +117,33 @@ func (h *Host) readCommit(ctx context.Context) error {
 	}
 	h.fresh = &freshRead{FreshRead: step.FreshRead{Lease: lease, Commit: true, Evictable: pods}, began: began, resourceVersion: obj.ResourceVersion}
 	return nil
+}
+
+// readNode reads the host's own Node from the quorum. The host's next observation is of that
+// version, or of a later one.
+func (h *Host) readNode(ctx context.Context) (*corev1.Node, error) {
+	known := ""
+	if n := h.view.Get(h.name); n != nil {
+		known = n.ResourceVersion
+	}
+	ctx, cancel := context.WithTimeout(ctx, kube.Timeout)
+	defer cancel()
+	obj, err := kube.Find(ctx, h.client, h.name)
+	if err != nil {
+		return nil, err
+	}
+	if obj == nil {
+		h.view.Forget(h.name, known)
+		return nil, fmt.Errorf("the API server has no Node %s", h.name)
+	}
+	if h.view.Overlay(obj) {
+		return obj, nil
+	}
+	if n := h.view.Get(h.name); n != nil && n.ResourceVersion == known && obj.ResourceVersion != known {
+		return nil, fmt.Errorf("the API server has version %s of Node %s, and its watch has shown %s: its store was set back, and the watch does not show that yet",
+			obj.ResourceVersion, h.name, known)
+	}
+	return obj, nil
 }
 
 // readLease reads the Lease from the quorum.

@@ -52,6 +52,32 @@ func TestReadsBeforeACommit(t *testing.T) {
 	})
 }
 
+// TestReadsOfAnEviction checks that a host that evicts learns from its reads what a silent watch does not show, and that
+// a Node older than what the watch has shown allows nothing.
+func TestReadsOfAnEviction(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, api, _ := newMemoryHost(t, v1alpha1.StateDraining)
+		api.node.Labels[v1alpha1.LabelState] = string(v1alpha1.StateUncordoning)
+		api.change()
+		must(t, h.read(t.Context(), step.ReadEviction))
+		if got, want := strings.Join(api.since(), ", "), "get n1, get lockkeeper"; got != want {
+			t.Errorf("read %s; want %s", got, want)
+		}
+		if n := h.facts(); n.State != v1alpha1.StateUncordoning || n.ResourceVersion != "11" || h.validRead(n).Commit {
+			t.Errorf("version %s of the Node in %s, %+v", n.ResourceVersion, n.State, h.validRead(n))
+		}
+		must(t, h.read(t.Context(), step.ReadEviction)) // the same version again
+		api.node.ResourceVersion = "9"
+		for _, what := range []step.Read{step.ReadEviction, step.ReadCommit} {
+			h.fresh = nil
+			err := h.read(t.Context(), what)
+			if err == nil || !strings.Contains(err.Error(), "has version 9 of Node n1, and its watch has shown 11") || h.fresh != nil {
+				t.Errorf("an older version: %v, %+v", err, h.fresh)
+			}
+		}
+	})
+}
+
 // TestUnreadableSourceAtACommit checks that no commit follows if a source cannot be read, and that a turn that only gives
 // the node back does not wait for that.
 func TestUnreadableSourceAtACommit(t *testing.T) {
@@ -70,7 +96,7 @@ func TestUnreadableSourceAtACommit(t *testing.T) {
 // TestAgeOfARead checks that the age of a read counts from its first request, and that reads that last too long count for
 // nothing.
 func TestAgeOfARead(t *testing.T) {
-	for what, requests := range map[step.Read]int{step.ReadCommit: 4, step.ReadLease: 1} {
+	for what, requests := range map[step.Read]int{step.ReadCommit: 4, step.ReadEviction: 2} {
 		synctest.Test(t, func(t *testing.T) {
 			h, api, _ := newMemoryHost(t, v1alpha1.StateRebooting)
 			api.delay = 8 * time.Second / time.Duration(requests)

@@ -134,13 +134,14 @@ func (o *Observation) draining() Decision {
 	return o.evict()
 }
 
-// evict drains while the Lease, which is read every 10 s, shows no stop.
+// evict drains while the Node and the Lease, which are read every 10 s, allow it. A watch can
+// be silent for minutes while evictions are answered.
 func (o *Observation) evict() Decision {
 	if o.Drain.Complete {
 		return o.report(v1alpha1.ReportDone, "", "")
 	}
 	if o.Fresh == nil {
-		return Decision{Read: ReadLease, Do: o.effectToKeep()}
+		return Decision{Read: ReadEviction, Do: o.effectToKeep()}
 	}
 	if r, detail := o.leaseHolds(); r != "" {
 		return Decision{Waits: r, Detail: detail, Again: true}

@@ -184,8 +184,8 @@ type Read int
 // What to read.
 const (
 	ReadNothing Read = iota
-	// ReadLease: the Lease, from the quorum.
-	ReadLease
+	// ReadEviction: the host's own Node, then the Lease, both from the quorum.
+	ReadEviction
 	// ReadCommit: the host's own Node, then the Lease, both from the quorum, then
 	// every source and the pods.
 	ReadCommit

@@ -311,7 +311,7 @@ func describe(t *testing.T, o *Observation, d Decision) string {
 	t.Helper()
 	var parts []string
 	if d.Read != ReadNothing {
-		parts = append(parts, "read "+map[Read]string{ReadLease: "lease", ReadCommit: "commit", ReadShutdown: "shutdown"}[d.Read])
+		parts = append(parts, "read "+map[Read]string{ReadEviction: "eviction", ReadCommit: "commit", ReadShutdown: "shutdown"}[d.Read])
 	}
 	if d.Write != nil {
 		parts = append(parts, "write "+strings.Join(describeWrite(t, o, d.Write), " "))

@@ -253,7 +253,9 @@ func (m *model) takeStep(s *state, i int, do doer) {
 			if t.down {
 				t.shut = 2
 			}
-		case d.read == step.ReadLease:
+		case d.read == step.ReadEviction:
+			// Both reads at once: what comes in between stops an eviction ten seconds later, as what comes after them.
+			t.catchUp()
 			t.look, t.lh, t.lx, t.ls = leaseLook, s.lease.holder, s.lease.exists, s.lease.stop
 		case d.read == step.ReadCommit:
 			t.catchUp()
