@@ -176,7 +176,7 @@ func (c *intentCase) hostDoes() string {
 	d := step.Step(o)
 	for range 3 {
 		switch d.Read {
-		case step.ReadLease:
+		case step.ReadEviction:
 			o.Fresh = &step.FreshRead{Lease: c.lease}
 		case step.ReadCommit:
 			o.Fresh = &step.FreshRead{Lease: c.lease, Commit: true}

@@ -372,7 +372,7 @@ func (c *cluster) step(h *host) bool {
 		h.drain.Running = false
 	}
 	switch {
-	case d.Read == step.ReadLease:
+	case d.Read == step.ReadEviction:
 		h.look = &step.FreshRead{Lease: c.lease}
 		return true
 	case d.Read == step.ReadCommit:
