@@ -109,7 +109,7 @@ func TestRemaining(t *testing.T) {
 	selects := func(app string) []v1alpha1.PodSelector {
 		return []v1alpha1.PodSelector{{Selector: metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}}}
 	}
-	left, err := (&Drainer{Client: client, Node: testNode, Policy: Selecting(selects("db"), selects("log"))}).Remaining(t.Context())
+	left, err := (&Drainer{Client: client, Node: testNode, Policy: Selecting(v1alpha1.PodRules{Block: selects("db"), Skip: selects("log")})}).Remaining(t.Context())
 	if got := fmt.Sprint(left); err != nil || got != "[default/blocked default/ends default/last]" {
 		t.Errorf("%s are left, %v", got, err)
 	}

@@ -10,37 +10,76 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// Reasons of the verdicts of a [Policy] that [Selecting] returns.
+// Reasons of the verdicts of a [Policy] that [Selecting] returns, besides [Unmanaged].
 const (
 	// SkippedByPolicy: the pod stays because a selector skips it.
 	SkippedByPolicy Reason = "SkippedByPolicy"
 	// BlockedByPolicy: the drain waits for the pod and never evicts it, because a selector
 	// blocks it.
 	BlockedByPolicy Reason = "BlockedByPolicy"
+	// EmptyDir: the pod has emptyDir volumes, whose data an eviction deletes.
+	EmptyDir Reason = "EmptyDir"
 )
 
-// Selecting returns a Policy that waits for the pods that block selects, and leaves the pods
-// on the node that every list in skips selects; nil if there are none. Block takes precedence:
-// a pod that is in both must not be harmed.
-func Selecting(block []v1alpha1.PodSelector, skips ...[]v1alpha1.PodSelector) Policy {
-	none := len(skips) == 0 || slices.ContainsFunc(skips, func(s []v1alpha1.PodSelector) bool { return len(s) == 0 })
-	if len(block) == 0 && none {
+// Selecting returns a Policy that waits for the pods that one of the rules blocks, and leaves
+// the pods on the node that all rules skip; nil if no rule says anything.
+func Selecting(rules ...v1alpha1.PodRules) Policy {
+	var verdicts []func(*corev1.Pod, Verdict) Verdict
+	silent := true
+	for i := range rules {
+		r := &rules[i]
+		silent = silent && len(r.Block)+len(r.Skip) == 0 && evicts(r.Unmanaged) && evicts(r.EmptyDir)
+		verdicts = append(verdicts, verdictBy(r))
+	}
+	if silent {
 		return nil
 	}
-	blocked := podMatch(block)
-	skipped := make([]func(*corev1.Pod) bool, len(skips))
-	for i, skip := range skips {
-		skipped[i] = podMatch(skip)
-	}
 	return func(p *corev1.Pod, v Verdict) Verdict {
-		switch {
-		case blocked(p):
+		var skipped Verdict
+		evicted := false
+		for _, verdict := range verdicts {
+			switch own := verdict(p, v); own.Class {
+			case Block:
+				return own
+			case Leave:
+				skipped = own
+			default:
+				evicted = true
+			}
+		}
+		if evicted {
+			return v
+		}
+		return skipped
+	}
+}
+
+func evicts(r v1alpha1.PodRule) bool { return r == "" || r == v1alpha1.PodEvict }
+
+// verdictBy returns what rules say about a pod whose verdict would be v without them.
+func verdictBy(rules *v1alpha1.PodRules) func(p *corev1.Pod, v Verdict) Verdict {
+	blocks, skips := podMatch(rules.Block), podMatch(rules.Skip)
+	return func(p *corev1.Pod, v Verdict) Verdict {
+		switch unmanaged, emptyDir := v.Reason == Unmanaged, hasEmptyDir(p); {
+		case blocks(p):
 			return Verdict{Block, BlockedByPolicy}
-		case !none && !slices.ContainsFunc(skipped, func(by func(*corev1.Pod) bool) bool { return !by(p) }):
+		case skips(p):
 			return Verdict{Leave, SkippedByPolicy}
+		case unmanaged && rules.Unmanaged == v1alpha1.PodBlock:
+			return Verdict{Block, Unmanaged}
+		case emptyDir && rules.EmptyDir == v1alpha1.PodBlock:
+			return Verdict{Block, EmptyDir}
+		case unmanaged && rules.Unmanaged == v1alpha1.PodSkip:
+			return Verdict{Leave, Unmanaged}
+		case emptyDir && rules.EmptyDir == v1alpha1.PodSkip:
+			return Verdict{Leave, EmptyDir}
 		}
 		return v
 	}
+}
+
+func hasEmptyDir(p *corev1.Pod) bool {
+	return slices.ContainsFunc(p.Spec.Volumes, func(v corev1.Volume) bool { return v.EmptyDir != nil })
 }
 
 // podMatch returns a function that reports whether one of the selectors selects a pod. An

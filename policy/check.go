@@ -71,6 +71,8 @@ func (c *compiler) check(name string, s *v1alpha1.DisruptionPolicySpec) {
 		}
 	}
 	c.checkGates(r.Gates)
+	c.checkPodRule("spec.drain.unmanaged", s.Drain.Unmanaged)
+	c.checkPodRule("spec.drain.emptyDir", s.Drain.EmptyDir)
 	c.checkPods("spec.drain.skip", s.Drain.Skip)
 	c.checkPods("spec.drain.block", s.Drain.Block)
 	c.checkHooks(terms(s))
@@ -135,6 +137,14 @@ func (c *compiler) checkGates(gates []v1alpha1.Gate) {
 		if strings.TrimSpace(g.Query) == "" {
 			c.wrong(field+".query", "empty, expected a query of Prometheus that returns nothing while turns may begin")
 		}
+	}
+}
+
+func (c *compiler) checkPodRule(field string, r v1alpha1.PodRule) {
+	switch r {
+	case "", v1alpha1.PodEvict, v1alpha1.PodBlock, v1alpha1.PodSkip:
+	default:
+		c.wrong(field, "%q, expected Evict, Block or Skip", r)
 	}
 }
 

@@ -22,7 +22,10 @@ func Defaults() v1alpha1.DisruptionPolicySpec {
 			Settle: minutes(1), Backoff: minutes(1), BackoffMax: minutes(60),
 			ExpectedDuration: minutes(15), OnClose: v1alpha1.OnCloseFinish,
 		},
-		Drain: v1alpha1.DrainSpec{Timeout: minutes(60), OnTimeout: v1alpha1.OnTimeoutAbort},
+		Drain: v1alpha1.DrainSpec{
+			Timeout: minutes(60), OnTimeout: v1alpha1.OnTimeoutAbort,
+			PodRules: v1alpha1.PodRules{Unmanaged: v1alpha1.PodEvict, EmptyDir: v1alpha1.PodEvict},
+		},
 		Timeouts: v1alpha1.PolicyTimeouts{
 			Seen: minutes(2), HostHooks: minutes(30), Rebooting: minutes(30), Applying: minutes(15), Uncordoning: minutes(5),
 		},

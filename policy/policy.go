@@ -124,7 +124,14 @@ func terms(s *v1alpha1.DisruptionPolicySpec) v1alpha1.Terms {
 		Seen: s.Timeouts.Seen, Draining: s.Drain.Timeout, DrainTimeout: s.Drain.OnTimeout,
 		Rebooting: s.Timeouts.Rebooting, Applying: s.Timeouts.Applying, HostHooks: s.Timeouts.HostHooks,
 		Uncordoning: s.Timeouts.Uncordoning, WaitForVolumeDetach: s.Hooks.WaitForVolumeDetach,
-		Skip: s.Drain.Skip, Block: s.Drain.Block,
+		PodRules: s.Drain.PodRules,
+	}
+	// The defaults need no room in the record of each turn.
+	if t.Unmanaged == v1alpha1.PodEvict {
+		t.Unmanaged = ""
+	}
+	if t.EmptyDir == v1alpha1.PodEvict {
+		t.EmptyDir = ""
 	}
 	if s.Rollout.OnClose != v1alpha1.OnCloseFinish {
 		t.OnClose = s.Rollout.OnClose

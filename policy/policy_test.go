@@ -37,6 +37,24 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
+// TestPodRules: what a policy says of pods is in its terms, except for the defaults, and nothing else is accepted.
+func TestPodRules(t *testing.T) {
+	s := Defaults()
+	s.Drain.Unmanaged, s.Drain.EmptyDir = v1alpha1.PodBlock, v1alpha1.PodSkip
+	if p := compile(s); len(p.Problems) > 0 || p.Terms.Unmanaged != v1alpha1.PodBlock || p.Terms.EmptyDir != v1alpha1.PodSkip {
+		t.Errorf("%v, %+v", p.Problems, p.Terms.PodRules)
+	}
+	s.Drain.Unmanaged, s.Drain.EmptyDir = "Delete", "evict"
+	want := `spec.drain.unmanaged: "Delete", expected Evict, Block or Skip; spec.drain.emptyDir: "evict", expected Evict, Block or Skip`
+	var got []string
+	for _, p := range compile(s).Problems {
+		got = append(got, p.String())
+	}
+	if strings.Join(got, "; ") != want {
+		t.Errorf("%q, expected %q", got, want)
+	}
+}
+
 // TestRulesOnly: a policy with rulesOnly may have a selector, a priority and rules. Every other field makes it invalid.
 func TestRulesOnly(t *testing.T) {
 	good := Defaults()

@@ -50,10 +50,8 @@ type Terms struct {
 	// WaitForVolumeDetach: before-reboot waits until no volume is attached.
 	WaitForVolumeDetach bool `json:"waitForVolumeDetach,omitempty"`
 
-	// Skip and Block are the pods that the drain leaves, and those that it waits
-	// for and never evicts.
-	Skip  []PodSelector `json:"skip,omitempty"`
-	Block []PodSelector `json:"block,omitempty"`
+	// PodRules are the pods that the drain does not simply evict.
+	PodRules
 
 	// OnClose is what happens to the turn when the policy's windows close; "" is
 	// OnCloseFinish.

@@ -71,7 +71,7 @@ const (
 // +kubebuilder:validation:XValidation:rule="!self.rulesOnly || !self.paused",message="a policy with rulesOnly adds rules and decides nothing else; leave paused out, or leave rulesOnly out",fieldPath=".paused",reason=FieldValueForbidden
 // +kubebuilder:validation:XValidation:rule="!self.rulesOnly || self.rollout.maxUnavailable == 1 && !has(self.rollout.maxUnavailableTotal) && self.rollout.maxFailed == 0 && self.rollout.order == ['LastTurn', 'Zone', 'OldestBoot'] && self.rollout.maxTurnsPerDay == 6 && duration(self.rollout.settle) == duration('1m') && duration(self.rollout.backoff) == duration('1m') && duration(self.rollout.backoffMax) == duration('1h') && duration(self.rollout.expectedDuration) == duration('15m') && (!has(self.rollout.windows) || self.rollout.windows.size() == 0) && self.rollout.onClose == 'Finish' && (!has(self.rollout.gates) || self.rollout.gates.size() == 0)",message="a policy with rulesOnly adds rules and decides nothing else; leave rollout out, or leave rulesOnly out",fieldPath=".rollout",reason=FieldValueForbidden
 // +kubebuilder:validation:XValidation:rule="!self.rulesOnly || (!has(self.hooks.beforeDrain) || self.hooks.beforeDrain.size() == 0) && (!has(self.hooks.beforeReboot) || self.hooks.beforeReboot.size() == 0) && (!has(self.hooks.beforeUncordon) || self.hooks.beforeUncordon.size() == 0) && !self.hooks.waitForVolumeDetach",message="a policy with rulesOnly adds rules and decides nothing else; leave hooks out, or leave rulesOnly out",fieldPath=".hooks",reason=FieldValueForbidden
-// +kubebuilder:validation:XValidation:rule="!self.rulesOnly || duration(self.drain.timeout) == duration('1h') && self.drain.onTimeout == 'Abort' && (!has(self.drain.skip) || self.drain.skip.size() == 0) && (!has(self.drain.block) || self.drain.block.size() == 0)",message="a policy with rulesOnly adds rules and decides nothing else; leave drain out, or leave rulesOnly out",fieldPath=".drain",reason=FieldValueForbidden
+// +kubebuilder:validation:XValidation:rule="!self.rulesOnly || duration(self.drain.timeout) == duration('1h') && self.drain.onTimeout == 'Abort' && (!has(self.drain.skip) || self.drain.skip.size() == 0) && (!has(self.drain.block) || self.drain.block.size() == 0) && self.drain.unmanaged == 'Evict' && self.drain.emptyDir == 'Evict'",message="a policy with rulesOnly adds rules and decides nothing else; leave drain out, or leave rulesOnly out",fieldPath=".drain",reason=FieldValueForbidden
 // +kubebuilder:validation:XValidation:rule="!self.rulesOnly || duration(self.timeouts.seen) == duration('2m') && duration(self.timeouts.hostHooks) == duration('30m') && duration(self.timeouts.rebooting) == duration('30m') && duration(self.timeouts.applying) == duration('15m') && duration(self.timeouts.uncordoning) == duration('5m')",message="a policy with rulesOnly adds rules and decides nothing else; leave timeouts out, or leave rulesOnly out",fieldPath=".timeouts",reason=FieldValueForbidden
 // +kubebuilder:object:generate=true
 type DisruptionPolicySpec struct {
@@ -553,6 +553,15 @@ type DrainSpec struct {
 	// +kubebuilder:default=Abort
 	// +kubebuilder:validation:Enum=Wait;Abort;Force
 	OnTimeout OnTimeout `json:"onTimeout"`
+	PodRules  `json:",inline"`
+}
+
+// PodRules are the pods that a drain does not simply evict. A pod that Block selects blocks,
+// whatever else is said of it; then Skip counts, then Unmanaged and EmptyDir: Block in one of
+// them comes before Skip in the other.
+//
+// +kubebuilder:object:generate=true
+type PodRules struct {
 	// Skip are pods that stay on the node, as a DaemonSet's do.
 	//
 	// +optional
@@ -566,7 +575,35 @@ type DrainSpec struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
 	Block []PodSelector `json:"block,omitempty"`
+	// Unmanaged is what happens to pods that no controller creates again: Evict,
+	// Block or Skip. With Skip they stay on the node, and its kubelet ends and
+	// restarts them with the reboot.
+	//
+	// +optional
+	// +kubebuilder:default=Evict
+	Unmanaged PodRule `json:"unmanaged,omitempty"`
+	// EmptyDir is what happens to pods with emptyDir volumes, whose data an
+	// eviction deletes and a reboot does not: Evict, Block or Skip.
+	//
+	// +optional
+	// +kubebuilder:default=Evict
+	EmptyDir PodRule `json:"emptyDir,omitempty"`
 }
+
+// PodRule is what a drain does with pods of one kind. "" is Evict.
+//
+// +kubebuilder:validation:Enum=Evict;Block;Skip
+type PodRule string
+
+// The rules.
+const (
+	// PodEvict: the pods are evicted.
+	PodEvict PodRule = "Evict"
+	// PodBlock: the drain waits until the pods are gone by themselves.
+	PodBlock PodRule = "Block"
+	// PodSkip: the pods stay on the node.
+	PodSkip PodRule = "Skip"
+)
 
 // PodSelector selects pods.
 //

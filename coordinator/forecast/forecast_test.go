@@ -410,7 +410,7 @@ func TestPods(t *testing.T) {
 		pod("b", func(p *corev1.Pod) { p.DeletionTimestamp = new(metav1.NewTime(noon)) }),
 		pod("a", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }),
 	}
-	terms := &v1alpha1.Terms{Block: []v1alpha1.PodSelector{{Selector: metav1.LabelSelector{MatchLabels: map[string]string{"app": "long"}}}}}
+	terms := &v1alpha1.Terms{PodRules: v1alpha1.PodRules{Block: []v1alpha1.PodSelector{{Selector: metav1.LabelSelector{MatchLabels: map[string]string{"app": "long"}}}}}}
 	names := func(pods []Pod) string {
 		var all []string
 		for _, p := range pods {

@@ -72,7 +72,7 @@ func read(all []policyv1.PodDisruptionBudget) map[string][]budget {
 // addDrain records what a drain by these terms would do with the pods, and which budgets
 // would delay it.
 func (n *Node) addDrain(terms *v1alpha1.Terms, pods []*corev1.Pod, budgets map[string][]budget) {
-	judge := drain.Selecting(terms.Block, terms.Skip)
+	judge := drain.Selecting(terms.PodRules)
 	pods = slices.SortedFunc(slices.Values(pods), func(a, b *corev1.Pod) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})

@@ -103,7 +103,7 @@ func (d *Drain) Remaining(ctx context.Context, e step.Eviction) (int, error) {
 }
 
 func (d *Drain) drainer(e step.Eviction) *drain.Drainer {
-	return &drain.Drainer{Client: d.client, Node: d.node, Log: d.log, Policy: drain.Selecting(e.Block, e.Skip...), Force: e.Force}
+	return &drain.Drainer{Client: d.client, Node: d.node, Log: d.log, Policy: drain.Selecting(e.Rules...), Force: e.Force}
 }
 
 // drainDetail describes a drain's progress to a person: how many pods are left, and what

@@ -46,7 +46,7 @@ func TestEvictionThatEndedMeanwhileIsNotBegunAgain(t *testing.T) {
 func TestEvictionThatServes(t *testing.T) {
 	s, other := Stage{"t1", v1alpha1.StateDraining}, Stage{"t2", v1alpha1.StateDraining}
 	plain, force := step.Eviction{}, step.Eviction{Force: true}
-	skip := step.Eviction{Skip: [][]v1alpha1.PodSelector{{{Namespace: "logs"}}}}
+	skip := step.Eviction{Rules: []v1alpha1.PodRules{{Skip: []v1alpha1.PodSelector{{Namespace: "logs"}}}}}
 	for _, c := range []struct {
 		name   string
 		drain  *Drain
@@ -196,7 +196,7 @@ func TestRemainingIsWhatIsEvicted(t *testing.T) {
 	must(t, err)
 	d := NewDrain(client, "n1", slog.New(slog.DiscardHandler), func() {})
 	for skipped, want := range map[string]int{"d": 0, "another": 1} {
-		n, err := d.Remaining(t.Context(), step.Eviction{Skip: [][]v1alpha1.PodSelector{{{Namespace: skipped}}}})
+		n, err := d.Remaining(t.Context(), step.Eviction{Rules: []v1alpha1.PodRules{{Skip: []v1alpha1.PodSelector{{Namespace: skipped}}}}})
 		if err != nil || n != want {
 			t.Errorf("without the pods of namespace %s: %d, %v; want %d", skipped, n, err, want)
 		}

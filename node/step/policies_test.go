@@ -95,8 +95,10 @@ func TestTerms(t *testing.T) {
 // TestEvictionBy: a pod is skipped or deleted only if the grant and the host's own policy say so, and blocks if either does.
 func TestEvictionBy(t *testing.T) {
 	selector := func(name string) []v1alpha1.PodSelector { return []v1alpha1.PodSelector{{Namespace: name}} }
-	grant := v1alpha1.Grant{Force: true, Terms: v1alpha1.Terms{Block: selector("granted-block"), Skip: selector("granted-skip")}}
-	gentle, own := grant, v1alpha1.Terms{DrainTimeout: v1alpha1.OnTimeoutForce, Block: selector("own-block"), Skip: selector("own-skip")}
+	grant := v1alpha1.Grant{Force: true, Terms: v1alpha1.Terms{PodRules: v1alpha1.PodRules{Block: selector("granted-block"), Skip: selector("granted-skip")}}}
+	gentle, own := grant, v1alpha1.Terms{
+		DrainTimeout: v1alpha1.OnTimeoutForce, PodRules: v1alpha1.PodRules{Block: selector("own-block"), Skip: selector("own-skip")},
+	}
 	gentle.Force = false
 	ownAborts := own
 	ownAborts.DrainTimeout = v1alpha1.OnTimeoutAbort
@@ -105,10 +107,10 @@ func TestEvictionBy(t *testing.T) {
 		own   *v1alpha1.Terms
 		want  string
 	}{
-		"both":              {&grant, &own, "force; block granted-block own-block; skip granted-skip; skip own-skip"},
-		"own policy aborts": {&grant, &ownAborts, "block granted-block own-block; skip granted-skip; skip own-skip"},
-		"not overdue":       {&gentle, &own, "block granted-block own-block; skip granted-skip; skip own-skip"},
-		"no own policy":     {&grant, nil, "block granted-block"},
+		"both":              {&grant, &own, "force; block granted-block; skip granted-skip; block own-block; skip own-skip"},
+		"own policy aborts": {&grant, &ownAborts, "block granted-block; skip granted-skip; block own-block; skip own-skip"},
+		"not overdue":       {&gentle, &own, "block granted-block; skip granted-skip; block own-block; skip own-skip"},
+		"no own policy":     {&grant, nil, "block granted-block; skip granted-skip; no rules"},
 		"no grant":          {nil, &own, ""},
 	} {
 		e := EvictionBy(c.grant, c.own)
@@ -124,9 +126,12 @@ func TestEvictionBy(t *testing.T) {
 				parts = append(parts, what)
 			}
 		}
-		add("block", e.Block)
-		for _, skip := range e.Skip {
-			add("skip", skip)
+		for _, r := range e.Rules {
+			add("block", r.Block)
+			add("skip", r.Skip)
+			if len(r.Block)+len(r.Skip) == 0 {
+				parts = append(parts, "no rules")
+			}
 		}
 		if got := strings.Join(parts, "; "); got != c.want {
 			t.Errorf("%s: %q, expected %q", name, got, c.want)

@@ -67,10 +67,8 @@ func (o *Observation) drains() bool {
 type Eviction struct {
 	// Force deletes pods that cannot be evicted.
 	Force bool
-	// Block selects the pods that the drain waits for. Pods that every list in Skip
-	// selects stay on the node.
-	Block []v1alpha1.PodSelector
-	Skip  [][]v1alpha1.PodSelector
+	// Rules are for [drain.Selecting].
+	Rules []v1alpha1.PodRules
 }
 
 // EvictionBy returns how to evict pods. It combines the grant and own, the terms of the
@@ -82,12 +80,11 @@ func EvictionBy(g *v1alpha1.Grant, own *v1alpha1.Terms) Eviction {
 		return Eviction{}
 	}
 	if own == nil {
-		return Eviction{Block: g.Terms.Block}
+		own = &v1alpha1.Terms{} // it skips nothing
 	}
 	return Eviction{
 		Force: g.Force && own.DrainTimeout == v1alpha1.OnTimeoutForce,
-		Block: slices.Concat(g.Terms.Block, own.Block),
-		Skip:  [][]v1alpha1.PodSelector{g.Terms.Skip, own.Skip},
+		Rules: []v1alpha1.PodRules{g.Terms.PodRules, own.PodRules},
 	}
 }
 

@@ -239,12 +239,12 @@ drain: {timeout: 2h, skip: [{selector: {matchLabels: {app: kept}}}], block: [{na
 	}
 
 	// The drain meets what the plan predicted.
-	terms := v1alpha1.Terms{
+	rules := v1alpha1.PodRules{
 		Skip:  []v1alpha1.PodSelector{{Selector: metav1.LabelSelector{MatchLabels: map[string]string{"app": "kept"}}}},
 		Block: []v1alpha1.PodSelector{{Namespace: "plan", Selector: metav1.LabelSelector{MatchLabels: map[string]string{"app": "leader"}}}},
 	}
 	var wire drainWire
-	r := w.drain(w.host(&wire), func(d *drain.Drainer) { d.Policy = drain.Selecting(terms.Block, terms.Skip) })
+	r := w.drain(w.host(&wire), func(d *drain.Drainer) { d.Policy = drain.Selecting(rules) })
 	r.blocked("web-0", drain.PodDisruptionBudget, "web needs 2 healthy pods")
 	r.blocked("web-1", drain.PodDisruptionBudget, "web needs 2 healthy pods")
 	r.blocked("cart", drain.ServerError, "more than one PodDisruptionBudget")

@@ -96,7 +96,7 @@ func TestDefaults(t *testing.T) {
 	}
 	text, err := json.Marshal(kept.Object["spec"])
 	must(t, err)
-	const want = `{"drain":{"onTimeout":"Abort","timeout":"1h"},"hooks":{"waitForVolumeDetach":false},"mode":"Act","nodeSelector":{},"paused":false,"priority":0,` +
+	const want = `{"drain":{"emptyDir":"Evict","onTimeout":"Abort","timeout":"1h","unmanaged":"Evict"},"hooks":{"waitForVolumeDetach":false},"mode":"Act","nodeSelector":{},"paused":false,"priority":0,` +
 		`"rollout":{"backoff":"1m","backoffMax":"1h","expectedDuration":"15m","maxFailed":0,"maxTurnsPerDay":6,"maxUnavailable":1,"onClose":"Finish","order":["LastTurn","Zone","OldestBoot"],"settle":"1m"},"rulesOnly":false,` +
 		`"timeouts":{"applying":"15m","hostHooks":"30m","rebooting":"30m","seen":"2m","uncordoning":"5m"}}`
 	if string(text) != want {
@@ -107,7 +107,7 @@ func TestDefaults(t *testing.T) {
 	must(t, err)
 	text, err = json.Marshal(map[string]any{"hooks": kept.Object["spec"].(map[string]any)["hooks"], "drain": kept.Object["spec"].(map[string]any)["drain"]})
 	must(t, err)
-	if want := `{"drain":{"onTimeout":"Abort","skip":[{"selector":{}}],"timeout":"1h"},"hooks":{"beforeDrain":[{"name":"a","onTimeout":"Abort","timeout":"30m"}],` +
+	if want := `{"drain":{"emptyDir":"Evict","onTimeout":"Abort","skip":[{"selector":{}}],"timeout":"1h","unmanaged":"Evict"},"hooks":{"beforeDrain":[{"name":"a","onTimeout":"Abort","timeout":"30m"}],` +
 		`"beforeReboot":[{"name":"b","onTimeout":"Abort","timeout":"30m"}],"beforeUncordon":[{"name":"c","onTimeout":"Wait","timeout":"30m"}],"waitForVolumeDetach":false}}`; string(text) != want {
 		t.Errorf("%s\nexpected\n%s", text, want)
 	}

@@ -162,6 +162,8 @@ var refusals = slices.Concat([]refused{
 	{spec: `rollout: {gates: ` + many(17, `{name: g#, query: up}`) + `}`, field: "spec.rollout.gates", says: "must have at most 16 items", alone: policyBound},
 
 	// The drain.
+	{spec: `drain: {unmanaged: Delete}`, field: "spec.drain.unmanaged", says: `supported values: "Evict", "Block", "Skip"`},
+	{spec: `drain: {emptyDir: evict}`, field: "spec.drain.emptyDir", says: `supported values: "Evict", "Block", "Skip"`},
 	{spec: `drain: {onTimeout: Continue}`, field: "spec.drain.onTimeout", says: `supported values: "Wait", "Abort", "Force"`},
 	{spec: `drain: {skip: [{namespace: Kube System}]}`, field: "spec.drain.skip[0].namespace", says: "expected the name of a namespace"},
 	{spec: `drain: {skip: [{namespace: ` + strings.Repeat("n", 64) + `}]}`, field: "spec.drain.skip[0].namespace", says: "Too long: may not be more than 63 bytes"},
@@ -257,7 +259,7 @@ func rulesOnlyRefusals() (all []refused) {
 			`{backoff: 2m} {backoffMax: 2h} {expectedDuration: 16m} {windows: [{start: "02:00", duration: 4h, timeZone: UTC}]} {onClose: Cancel} {gates: [{name: a, query: up}]}`},
 		{"hooks", `{beforeDrain: [{name: a, timeout: 30m, onTimeout: Abort}]} {beforeReboot: [{name: a, timeout: 30m, onTimeout: Abort}]} ` +
 			`{beforeUncordon: [{name: a, timeout: 30m, onTimeout: Wait}]} {waitForVolumeDetach: true}`},
-		{"drain", `{timeout: 2h} {onTimeout: Force} {skip: [{namespace: a}]} {block: [{namespace: a}]}`},
+		{"drain", `{timeout: 2h} {onTimeout: Force} {skip: [{namespace: a}]} {block: [{namespace: a}]} {unmanaged: Block} {emptyDir: Skip}`},
 		{"timeouts", `{seen: 1m} {hostHooks: 1m} {rebooting: 1m} {applying: 1m} {uncordoning: 1m}`},
 	} {
 		for spec := range strings.SplitSeq(strings.ReplaceAll(c.specs, "} {", "}\n{"), "\n") {
