@@ -95,7 +95,7 @@ func answerOf(err error) answer {
 	}
 	status, ok := errors.AsType[*apierrors.StatusError](err)
 	if !ok || status.Status().Code == 0 {
-		return answer{kind: later, reason: Unreachable, message: tidy(err.Error())}
+		return answer{kind: later, reason: Unreachable, message: tidy(err.Error(), maxMessage)}
 	}
 	s := status.Status()
 	a := answer{kind: later, reason: ServerError, message: messageOf(s)}
@@ -113,7 +113,9 @@ func answerOf(err error) answer {
 	case s.Code == http.StatusTooManyRequests:
 		a.reason = TooManyRequests
 	case s.Code == http.StatusInternalServerError:
-		a.kind = refused
+		if a.kind = refused; strings.Contains(a.message, severalBudgets) {
+			a.reason = PodDisruptionBudget
+		}
 	case s.Code == http.StatusBadGateway, s.Code == http.StatusServiceUnavailable:
 		a.reason = Unreachable // a 504 is not: the API server gives it after conflicts on the budget
 	case s.Code < http.StatusInternalServerError:
@@ -134,12 +136,12 @@ func messageOf(s metav1.Status) string {
 		}
 	}
 	if len(causes) > 0 {
-		return tidy(strings.Join(causes, "; "))
+		return tidy(strings.Join(causes, "; "), maxMessage)
 	}
 	if s.Message == "" {
 		return fmt.Sprintf("the API server answered %d", s.Code)
 	}
-	return tidy(s.Message)
+	return tidy(s.Message, maxMessage)
 }
 
 // budgetName finds the budget's name in a cause of the API server's; see
@@ -153,22 +155,22 @@ func budgetOf(s metav1.Status) string {
 	}
 	for _, c := range s.Details.Causes {
 		if m := budgetName.FindStringSubmatch(c.Message); m != nil && c.Type == policyv1.DisruptionBudgetCause {
-			return tidy(m[1])
+			return tidy(m[1], maxMessage)
 		}
 	}
 	return ""
 }
 
-// tidy returns a foreign text as one printable line of at most maxMessage bytes.
-func tidy(s string) string {
+// tidy returns a foreign text as one printable line of at most limit bytes.
+func tidy(s string, limit int) string {
 	s = strings.Join(strings.FieldsFunc(strings.ToValidUTF8(s, "?"), func(r rune) bool {
 		return unicode.IsSpace(r) || !unicode.IsPrint(r)
 	}), " ")
-	if len(s) <= maxMessage {
+	if len(s) <= limit {
 		return s
 	}
 	const more = "…"
-	cut := maxMessage - len(more)
+	cut := limit - len(more)
 	for !utf8.RuneStart(s[cut]) {
 		cut--
 	}

@@ -49,7 +49,7 @@ func TestAnswerOf(t *testing.T) {
 			message: "The disruption budget db does not allow evicting pods currently: pdb disruptions allowed is negative"}},
 		"busy server": {apierrors.NewTooManyRequests("too many requests", 1),
 			answer{kind: later, reason: TooManyRequests, retryAfter: time.Second, message: "too many requests"}},
-		"two budgets": {twoBudgets, answer{kind: refused, reason: ServerError, message: twoBudgets.ErrStatus.Message}},
+		"two budgets": {twoBudgets, answer{kind: refused, reason: PodDisruptionBudget, message: twoBudgets.ErrStatus.Message}},
 		"not found":   {apierrors.NewNotFound(pods, "a"), answer{kind: gone, reason: Refused, message: `pods "a" not found`}},
 		"another UID": {apierrors.NewConflict(pods, "a", errors.New("the UID differs")), answer{kind: gone, reason: Refused,
 			message: `Operation cannot be fulfilled on pods "a": the UID differs`}},
@@ -77,12 +77,12 @@ func TestTidy(t *testing.T) {
 		"Grüße, 世界":           "Grüße, 世界",
 		"\u202eright to left": "right to left",
 	} {
-		if got := tidy(in); got != want {
+		if got := tidy(in, maxMessage); got != want {
 			t.Errorf("tidy(%q) = %q, want %q", in, got, want)
 		}
 	}
 	for n := range 8 {
-		got := tidy(strings.Repeat("x", n) + strings.Repeat("世", 1000))
+		got := tidy(strings.Repeat("x", n)+strings.Repeat("世", 1000), maxMessage)
 		if len(got) > maxMessage || len(got) < maxMessage-4 || !utf8.ValidString(got) || !strings.HasSuffix(got, "…") {
 			t.Errorf("%d bytes: %q", len(got), got)
 		}

@@ -10,15 +10,15 @@ import (
 // Reasons of Blockers. [Terminating] and the reasons of a Policy are among them.
 const (
 	// PodDisruptionBudget: a budget allows no disruption now. The message names it. The drain
-	// tries again after 1 to 30 s.
+	// tries again after 1 to 30 s. Or several budgets select the pod, which lasts until a user
+	// changes one; the API server does not name them.
 	PodDisruptionBudget Reason = "PodDisruptionBudget"
 	// TooManyRequests: 429 for another reason: the API server is busy, or a webhook delays the
 	// eviction.
 	TooManyRequests Reason = "TooManyRequests"
 	// Refused: the API server or a webhook refused the eviction (4xx).
 	Refused Reason = "Refused"
-	// ServerError: 5xx. One of them is the 500 for a pod with more than one budget, which lasts
-	// until a user removes one.
+	// ServerError: 5xx.
 	ServerError Reason = "ServerError"
 	// Unreachable: no answer from the API server, or a proxy's in its place (502, 503).
 	Unreachable Reason = "Unreachable"
@@ -26,6 +26,8 @@ const (
 	NotDeleted Reason = "NotDeleted"
 	// Returning: a controller keeps putting pods on this node.
 	Returning Reason = "Returning"
+	// Finalizer: the pod is terminating and ended, but it has finalizers.
+	Finalizer Reason = "Finalizer"
 )
 
 // MaxBlockers is how many Blockers a Progress lists at most.
@@ -39,8 +41,8 @@ type Blocker struct {
 	// Budget is the PodDisruptionBudget that allows no eviction, as namespace/name; "" for
 	// other reasons, and if the API server names none.
 	Budget string
-	// Message is one printable line of at most 400 bytes, mostly the API server's message. For
-	// a budget it has the budget's name and figures.
+	// Message is one printable line of at most 400 bytes: the API server's message or what is
+	// wrong, and what to do. For a budget it has the budget's name and figures.
 	Message string
 	// Since is when this Run first failed to evict this pod. For a terminating pod it is the
 	// end of its grace period, which does not depend on a Run.
@@ -96,11 +98,11 @@ func (e *entry) stuck(now time.Time) *Blocker {
 	if e.verdict.Class != Wait || now.Before(e.deadline.Add(overdue)) {
 		return nil
 	}
-	message := "the pod's grace period is over"
+	reason := Terminating
 	if e.finalizers != "" {
-		message += "; finalizers: " + tidy(e.finalizers)
+		reason = Finalizer
 	}
-	return &Blocker{Pod: e.Pod, Reason: Terminating, Message: tidy(message), Since: e.deadline}
+	return &Blocker{Pod: e.Pod, Reason: reason, Message: e.explainStuck(), Since: e.deadline}
 }
 
 // end returns when the pod is gone if it takes its whole grace period. It begins now, unless it

@@ -115,7 +115,7 @@ func TestTerminatingBecomesABlocker(t *testing.T) {
 			t.Errorf("first %+v", said[0])
 		}
 		b := said[1].Blockers
-		if len(b) != 1 || b[0].Reason != Terminating || !b[0].Since.Equal(end.Time) || !strings.Contains(b[0].Message, "example.com/volume") {
+		if len(b) != 1 || b[0].Reason != Finalizer || !b[0].Since.Equal(end.Time) || !strings.Contains(b[0].Message, "example.com/volume") {
 			t.Errorf("blockers %+v", b)
 		}
 	})

@@ -253,7 +253,7 @@ func (s *schedule) answered(now time.Time, uid types.UID, controller types.UID, 
 		if a.budget != "" {
 			budget = e.Namespace + "/" + a.budget
 		}
-		e.block(now, a.reason, budget, a.message)
+		e.block(now, a.reason, budget, e.explain(a))
 	}
 }
 

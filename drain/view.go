@@ -19,8 +19,9 @@ type facts struct {
 	priority   int32
 	controller types.UID // "" without one
 	grace      time.Duration
+	unready    string    // why it is not Ready; "" if it is
 	deadline   time.Time // of a terminating pod: the end of its grace period
-	finalizers string    // of a terminating pod, comma separated
+	finalizers string    // of a terminating pod that its kubelet has ended, comma separated
 }
 
 // maxFinalizers bounds how many finalizers of a pod are named.
@@ -31,7 +32,7 @@ const maxFinalizers = 4
 const maxGrace = 7 * 24 * 3600
 
 func factsOf(p *corev1.Pod, v Verdict) facts {
-	f := facts{Pod: identify(p), verdict: v}
+	f := facts{Pod: identify(p), verdict: v, unready: unreadyText(p)}
 	if p.Spec.Priority != nil {
 		f.priority = *p.Spec.Priority
 	}
@@ -43,7 +44,11 @@ func factsOf(p *corev1.Pod, v Verdict) facts {
 	}
 	if p.DeletionTimestamp != nil {
 		f.deadline = p.DeletionTimestamp.Time
-		f.finalizers = strings.Join(p.Finalizers[:min(len(p.Finalizers), maxFinalizers)], ", ")
+		// The kubelet sets the grace period to 0 when the pod's containers have ended. Before that,
+		// the pod would not leave without its finalizers either.
+		if s := p.DeletionGracePeriodSeconds; s == nil || *s == 0 {
+			f.finalizers = strings.Join(p.Finalizers[:min(len(p.Finalizers), maxFinalizers)], ", ")
+		}
 	}
 	return f
 }

@@ -175,20 +175,14 @@ func podBlocker(b drain.Blocker) v1alpha1.Blocker {
 	switch b.Reason {
 	case drain.PodDisruptionBudget:
 		kind, name = v1alpha1.BlockerBudget, cmp.Or(b.Budget, name)
-	case drain.ServerError:
-		if kind = v1alpha1.BlockerAPIServer; strings.Contains(b.Message, "more than one PodDisruptionBudget") {
-			kind = v1alpha1.BlockerBudget
-		}
-	case drain.TooManyRequests, drain.Unreachable:
+	case drain.ServerError, drain.TooManyRequests, drain.Unreachable:
 		kind = v1alpha1.BlockerAPIServer
 	case drain.Refused:
 		if strings.Contains(b.Message, "admission webhook") || strings.Contains(b.Message, "ValidatingAdmissionPolicy") {
 			kind = v1alpha1.BlockerWebhook
 		}
-	case drain.Terminating:
-		if strings.Contains(b.Message, "finalizers:") {
-			kind = v1alpha1.BlockerFinalizer
-		}
+	case drain.Finalizer:
+		kind = v1alpha1.BlockerFinalizer
 	}
 	x := blocker(kind, name, b.Message)
 	x.Pod, x.Since = v1alpha1.UpdateName(v1alpha1.OneLine(b.Pod.String(), v1alpha1.MaxUpdateName)), metav1.NewTime(b.Since)

@@ -54,6 +54,36 @@ func TestBlockerSince(t *testing.T) {
 	}
 }
 
+// TestPodBlocker checks the kind and the name of what keeps a pod on the node.
+func TestPodBlocker(t *testing.T) {
+	const several = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support"
+	for _, c := range []struct {
+		reason          drain.Reason
+		budget, message string
+		kind            v1alpha1.BlockerKind
+		name            v1alpha1.UpdateName
+	}{
+		{drain.PodDisruptionBudget, "shop/web", "The disruption budget web needs 3", v1alpha1.BlockerBudget, "shop/web"},
+		{drain.PodDisruptionBudget, "", several, v1alpha1.BlockerBudget, "shop/web-0"},
+		{drain.ServerError, "", "Internal error occurred", v1alpha1.BlockerAPIServer, "shop/web-0"},
+		{drain.TooManyRequests, "", "too many requests", v1alpha1.BlockerAPIServer, "shop/web-0"},
+		{drain.Unreachable, "", "connection refused", v1alpha1.BlockerAPIServer, "shop/web-0"},
+		{drain.Refused, "", `admission webhook "a.example.com" denied the request: no`, v1alpha1.BlockerWebhook, "shop/web-0"},
+		{drain.Refused, "", "pods is forbidden", v1alpha1.BlockerPod, "shop/web-0"},
+		{drain.NotDeleted, "", "an eviction was accepted", v1alpha1.BlockerPod, "shop/web-0"},
+		{drain.Finalizer, "", "finalizers: example.com/a", v1alpha1.BlockerFinalizer, "shop/web-0"},
+		{drain.Terminating, "", "its kubelet", v1alpha1.BlockerPod, "shop/web-0"},
+		{drain.BlockedByPolicy, "", "the policy", v1alpha1.BlockerPod, "shop/web-0"},
+	} {
+		since := time.Unix(1700000000, 0)
+		got := podBlocker(drain.Blocker{Pod: drain.Pod{Namespace: "shop", Name: "web-0"}, Reason: c.reason, Budget: c.budget, Message: c.message, Since: since})
+		want := v1alpha1.Blocker{Kind: c.kind, Name: c.name, Pod: "shop/web-0", Message: v1alpha1.UpdateText(c.message), Since: metav1.NewTime(since)}
+		if got != want {
+			t.Errorf("%s: %+v, want %+v", c.reason, got, want)
+		}
+	}
+}
+
 // TestTroubleNamesWhatIsThere checks that a webhook that refuses the host's report is the blocker, and not the pods
 // that left before the report, and that the host still publishes its wants.
 func TestTroubleNamesWhatIsThere(t *testing.T) {

@@ -292,9 +292,9 @@ type BlockerDoc struct {
 }
 
 var blockerDocs = []BlockerDoc{
-	{BlockerBudget, "namespace/name of the budget", "a PodDisruptionBudget allows no eviction of the pod now, or several budgets select the pod", "bring the budget's other pods back, or change the budget; see `kubectl describe pdb`"},
-	{BlockerPod, "namespace/name of the pod", "a pod does not leave: the policy does not let it be evicted, its kubelet does not end it, or its controller keeps creating pods on this node", "see the message; delete the pod, or change the policy's drain settings"},
-	{BlockerFinalizer, "namespace/name of the pod", "a pod is deleted and its grace period is over, but it has finalizers", "have the owner of the finalizer remove it"},
+	{BlockerBudget, "namespace/name of the budget, or of the pod if several budgets select it", "a PodDisruptionBudget allows no eviction of the pod now, or several budgets select the pod", "see the message: bring the budget's other pods back, change a budget that never allows an eviction, set `unhealthyPodEvictionPolicy: AlwaysAllow` in the budget of a pod that is not Ready, or leave one budget for the pod; see `kubectl describe pdb`"},
+	{BlockerPod, "namespace/name of the pod", "a pod does not leave: the policy does not let it be evicted, its kubelet does not end it, or its controller keeps creating pods on this node", "see the message; if the kubelet does not end the pod, see `systemctl status kubelet` and the container runtime on the host; otherwise delete the pod, or change the policy's drain settings"},
+	{BlockerFinalizer, "namespace/name of the pod", "a pod is deleted and its grace period is over, but it has finalizers, which the message names", "have the owner of the finalizer remove it, or remove it by hand if the owner is gone"},
 	{BlockerWebhook, "the webhook's or admission policy's", "an admission webhook or policy refuses a request that the turn needs", "change the webhook or policy, or bring the webhook's server back"},
 	{BlockerAPIServer, "what was asked for", "the API server does not answer a request, or answers with an error", "see the message, and the API server's log"},
 	{BlockerInhibitor, "what holds the lock", "a process on the host holds a block inhibitor against a shutdown", "wait for it, or end it: `systemd-inhibit --list` on the host"},
