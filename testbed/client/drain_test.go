@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -64,7 +65,8 @@ func TestABudgetBlocksUntilItAllows(t *testing.T) {
 	var wire drainWire
 	r := w.drain(w.host(&wire))
 	for _, name := range []string{"db-0", "db-1"} {
-		r.blocked(name, drain.PodDisruptionBudget, "keep-db needs 2 healthy pods and has 2 currently")
+		r.blocked(name, drain.PodDisruptionBudget, "The disruption budget keep-db needs 2 healthy pods and has 2 currently; "+
+			"another of its pods is not Ready, or the budget never allows an eviction (maxUnavailable: 0, or minAvailable as high as the replicas)")
 	}
 	w.pods("without web, which no budget protects", func(now []*corev1.Pod) bool {
 		return !slices.ContainsFunc(now, func(p *corev1.Pod) bool { return p.Name == "web" })
@@ -76,6 +78,74 @@ func TestABudgetBlocksUntilItAllows(t *testing.T) {
 	}
 	if slices.Index(wire.answers(), http.StatusTooManyRequests) < 0 {
 		t.Errorf("the budget never refused an eviction: %v", wire.answers())
+	}
+}
+
+// TestACrashLoopUnderABudget checks that the default unhealthyPodEvictionPolicy is recognized, and that the drain
+// continues once a user does what the message says.
+func TestACrashLoopUnderABudget(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "crashloop")
+	w.create(w.pod("web-0"))
+	w.post(w.pod("web-1", annotation(controlplane.ReadyAnnotation, "never")))
+	w.pods("running", func(now []*corev1.Pod) bool {
+		return !slices.ContainsFunc(now, func(p *corev1.Pod) bool { return p.Status.Phase != corev1.PodRunning })
+	})
+	crash := []byte(`{"status":{"containerStatuses":[{"name":"app","image":"","imageID":"","ready":false,"restartCount":7,"state":{"waiting":{"reason":"CrashLoopBackOff"}}}]}}`)
+	if _, err := w.admin.CoreV1().Pods(w.space).Patch(t.Context(), "web-1", types.MergePatchType, crash, metav1.PatchOptions{}, "status"); err != nil {
+		t.Fatal(err)
+	}
+	w.budget("web", "app", w.space, 2, 1)
+	var wire drainWire
+	r := w.drain(w.host(&wire))
+	r.blocked("web-1", drain.PodDisruptionBudget, "The disruption budget web needs 2 healthy pods and has 1 currently; "+
+		"this pod itself is not Ready (container app: CrashLoopBackOff, restart count 7): fix it, or set unhealthyPodEvictionPolicy: AlwaysAllow")
+	r.blocked("web-0", drain.PodDisruptionBudget, "The disruption budget web needs 2 healthy pods and has 1 currently; "+
+		"other pods of the budget are missing or not Ready")
+	allow := []byte(`{"spec":{"unhealthyPodEvictionPolicy":"AlwaysAllow"}}`)
+	if _, err := w.admin.PolicyV1().PodDisruptionBudgets(w.space).Patch(t.Context(), "web", types.MergePatchType, allow, metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	w.pods("without the one that crashes", func(now []*corev1.Pod) bool { return len(now) == 1 && now[0].Name == "web-0" })
+	w.release("web")
+	r.drained()
+}
+
+// TestOverduePodsBlockFromTheFirstReport checks pods that should be gone when the drain begins: one with a finalizer,
+// and one that its kubelet does not end.
+func TestOverduePodsBlockFromTheFirstReport(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "overdue")
+	w.create(
+		w.pod("held", func(p *corev1.Pod) { p.Finalizers = []string{"example.com/volume"} }),
+		w.pod("runs", annotation(controlplane.StopsAfterAnnotation, "1h")),
+	)
+	for _, name := range []string{"held", "runs"} {
+		if err := w.admin.CoreV1().Pods(w.space).Delete(t.Context(), name, metav1.DeleteOptions{GracePeriodSeconds: new(int64(1))}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	<-time.After(11500 * time.Millisecond) // the grace period, and the 10 s that the drain allows clocks and kubelets
+	var wire drainWire
+	r := w.drain(w.host(&wire))
+	said := map[string]string{}
+	for _, b := range r.first().Blockers {
+		said[b.Name] = string(b.Reason) + ": " + b.Message
+	}
+	want := map[string]string{
+		"held": "Finalizer: the pod's grace period is over, but it has finalizers: example.com/volume; have their owner remove them, or remove them by hand if it is gone",
+		"runs": "Terminating: the pod's grace period is over, but this node's kubelet has not ended it; on the host, see `systemctl status kubelet` and the container runtime",
+	}
+	if !maps.Equal(said, want) {
+		t.Errorf("first report: %q, want %q", said, want)
+	}
+	if _, err := w.admin.CoreV1().Pods(w.space).Patch(t.Context(), "held", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	w.end("runs")
+	r.drained()
+	if got := wire.count(kindEvict); got != 0 {
+		t.Errorf("%d evictions", got)
 	}
 }
 
@@ -110,11 +180,15 @@ func TestTwoBudgetsAreReported(t *testing.T) {
 	w.budget("second", "app", w.space, 0, 1)
 	var wire drainWire
 	r := w.drain(w.host(&wire))
-	r.blocked("a", drain.ServerError, "more than one PodDisruptionBudget")
+	r.blocked("a", drain.PodDisruptionBudget, "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support; "+
+		"leave one budget that selects this pod: kubectl get pdb -n twobudgets")
 	if err := w.admin.PolicyV1().PodDisruptionBudgets(w.space).Delete(t.Context(), "second", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	r.drained()
+	if got := r.reasons("a"); len(got) != 1 {
+		t.Errorf("it was blocked by %v, expected a budget from the first answer on", got)
+	}
 	if !slices.Contains(wire.answers(), http.StatusInternalServerError) {
 		t.Errorf("answers %v", wire.answers())
 	}

@@ -247,7 +247,7 @@ drain: {timeout: 2h, skip: [{selector: {matchLabels: {app: kept}}}], block: [{na
 	r := w.drain(w.host(&wire), func(d *drain.Drainer) { d.Policy = drain.Selecting(rules) })
 	r.blocked("web-0", drain.PodDisruptionBudget, "web needs 2 healthy pods")
 	r.blocked("web-1", drain.PodDisruptionBudget, "web needs 2 healthy pods")
-	r.blocked("cart", drain.ServerError, "more than one PodDisruptionBudget")
+	r.blocked("cart", drain.PodDisruptionBudget, "more than one PodDisruptionBudget")
 	// The budget of pay allows one eviction. No controller replaces that pod, so the other one stays.
 	var left []string
 	w.pods("the pods in the prediction", func(now []*corev1.Pod) bool {

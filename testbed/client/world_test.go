@@ -226,6 +226,34 @@ func (w *world) drain(client kubernetes.Interface, opts ...func(*drain.Drainer))
 	return r
 }
 
+// first waits for the first report and returns it.
+func (r *running) first() drain.Progress {
+	r.w.t.Helper()
+	r.w.until("the first report", func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return len(r.said) > 0
+	})
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.said[0]
+}
+
+// reasons returns the different reasons why the pod was reported as a blocker, in the order of the reports.
+func (r *running) reasons(pod string) []drain.Reason {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var all []drain.Reason
+	for _, p := range r.said {
+		for _, b := range p.Blockers {
+			if b.Name == pod && !slices.Contains(all, b.Reason) {
+				all = append(all, b.Reason)
+			}
+		}
+	}
+	return all
+}
+
 func (r *running) last() drain.Progress {
 	r.mu.Lock()
 	defer r.mu.Unlock()

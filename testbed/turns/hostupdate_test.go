@@ -83,7 +83,7 @@ var published = map[string]func(*scene){
 		s.confirm(h, "ease-out")
 
 		b := s.blockedBy(h, v1alpha1.BlockerBudget, h.Name()+"/work", "The disruption budget work needs 1 healthy pods and has 1 currently")
-		s.statusShows(h, "blocked by", "PodDisruptionBudget "+h.Name()+"/work (pod "+string(b.Pod)+")", "needs 1 healthy pods and has 1 currently")
+		s.statusShows(h, "blocked by", "PodDisruptionBudget "+h.Name()+"/work (pod "+string(b.Pod)+")", "needs 1 healthy pods and has 1 currently; another of its pods is not Ready, or the budget never allows an eviction")
 		s.statusLineHas(h, string(b.Pod))
 		s.statusLineHas(h, "The disruption budget work needs 1 healthy pods")
 		s.serves(h, fmt.Sprintf(`lockkeeper_host_blocked_since_timestamp_seconds{kind="PodDisruptionBudget",name="%s/work",pod="%s"} `, h.Name(), b.Pod),
@@ -97,7 +97,7 @@ var published = map[string]func(*scene){
 			s.T.Errorf("lockkeeper status (%v):\n%s", err, out)
 		}
 		release()
-		s.blockedBy(h, v1alpha1.BlockerFinalizer, h.Name()+"/stuck", "finalizers: example.com/stuck")
+		s.blockedBy(h, v1alpha1.BlockerFinalizer, h.Name()+"/stuck", "finalizers: example.com/stuck; have their owner remove them")
 		stuck()
 		s.blockedBy(h, v1alpha1.BlockerInhibitor, "backup", "writing a tape")
 		s.reads(h, v1alpha1.ReasonInhibited)
