@@ -132,13 +132,14 @@ func TestExplanationsAreBounded(t *testing.T) {
 	long := strings.Repeat(hostile, 1000)
 	for name, c := range map[string]struct {
 		pod  *corev1.Pod
+		has  string
 		last string // what the message ends with
 	}{
-		"a container": {aPod("p", conditionReady(corev1.ConditionFalse, long), container(long, 1<<31-1, waiting(long))), "keeps it while the budget is not met)"},
-		"a condition": {aPod("p", conditionReady(corev1.ConditionFalse, long)), "keeps it while the budget is not met)"},
+		"a container": {aPod("p", conditionReady(corev1.ConditionFalse, long), container(long, 1<<31-1, waiting(long))), ", restart count 2147483647): fix it", "keeps it while the budget is not met)"},
+		"a condition": {aPod("p", conditionReady(corev1.ConditionFalse, long)), "not Ready (a [2Kb ca [2Kb c", "keeps it while the budget is not met)"},
 		"finalizers": {aPod("p", func(p *corev1.Pod) {
 			p.DeletionTimestamp, p.Finalizers = &end, []string{long, long}
-		}), "remove them by hand if it is gone"},
+		}), "finalizers: a [2Kb ca [2Kb c", "remove them by hand if it is gone"},
 	} {
 		s := scheduleOf(1, nil, factsOf(c.pod, Classify(c.pod)))
 		if p, ok := s.next(start); ok {
@@ -149,7 +150,7 @@ func TestExplanationsAreBounded(t *testing.T) {
 			t.Fatalf("%s: %+v", name, b)
 		}
 		m := b[0].Message
-		if len(m) > maxMessage || len(m) < 300 || !utf8.ValidString(m) || strings.ContainsAny(m, "\x1b\n\u202e") || !strings.HasSuffix(m, c.last) {
+		if len(m) > maxMessage || len(m) < 300 || !utf8.ValidString(m) || strings.ContainsAny(m, "\x1b\n\u202e") || !strings.Contains(m, c.has) || !strings.HasSuffix(m, c.last) {
 			t.Errorf("%s: %d bytes: %q", name, len(m), m)
 		}
 	}
