@@ -117,6 +117,12 @@ func (o *Observation) draining() Decision {
 	if d, ok := o.mayContinue(false); !ok {
 		return d
 	}
+	if !n.Grant.Drains {
+		// No coordinator moves a turn without a drain here. With its stolen credential, an
+		// attacker can. The host would refuse the reboot after this drain, so no pod is
+		// evicted for it.
+		return o.refuse(v1alpha1.ReasonPlanChanged)
+	}
 	// The mark alone is no commit of this turn: with a stolen coordinator's credential, an
 	// attacker can grant another turn to a node that still has the mark of the last one.
 	if committed := n.Unschedulable && (n.Mark && began || o.reported(v1alpha1.ReportCommitted)); !committed {
