@@ -84,9 +84,13 @@ func (f *Fleet) controlNodes() {
 		patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []corev1.NodeCondition{condition(n, corev1.ConditionUnknown)}}})
 		f.must(err)
 		_, err = f.Admin.CoreV1().Nodes().Patch(f.ctx, n.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
-		f.mustOr(err, apierrors.IsNotFound)
+		f.mustOr(err, func(err error) bool { return apierrors.IsNotFound(err) || tooLarge(err) })
 	}
 }
+
+// tooLarge reports whether the store refuses the object for its size. A host that lies can make its Node that large: then the node controller
+// cannot mark the Node either, and tries again.
+func tooLarge(err error) bool { return strings.Contains(err.Error(), "request is too large") }
 
 func ready(n *corev1.Node) corev1.ConditionStatus {
 	for _, c := range n.Status.Conditions {
