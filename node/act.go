@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"fmt"
+	"reflect"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -139,11 +140,19 @@ func (h *Host) readNode(ctx context.Context) (*corev1.Node, error) {
 	if h.view.Overlay(obj) {
 		return obj, nil
 	}
-	if n := h.view.Get(h.name); n != nil && n.ResourceVersion == known && obj.ResourceVersion != known {
-		return nil, fmt.Errorf("the API server has version %s of Node %s, and its watch has shown %s: its store was set back, and the watch does not show that yet",
+	if n := h.view.Get(h.name); n != nil && n.ResourceVersion == known && (obj.ResourceVersion != known || !sameNode(obj, n)) {
+		return nil, fmt.Errorf("the API server has version %s of Node %s, and its watch has shown another version %s: its store was set back, and the watch does not show that yet",
 			obj.ResourceVersion, h.name, known)
 	}
 	return obj, nil
+}
+
+// sameNode reports whether two reads of one version of the Node do not contradict each other. A
+// store that was set back gives its versions out again: a host whose watch hangs may hold another
+// Node of the same version, and a commit for that one would not conflict.
+func sameNode(x, y *corev1.Node) bool {
+	a, b := turn.FromNode(x), turn.FromNode(y)
+	return a.UID == b.UID && a.BootID == b.BootID && a.Unschedulable == b.Unschedulable && reflect.DeepEqual(a.Keys, b.Keys)
 }
 
 // readLease reads the Lease from the quorum.

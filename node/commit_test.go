@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
@@ -71,11 +72,37 @@ func TestReadsOfAnEviction(t *testing.T) {
 		for _, what := range []step.Read{step.ReadEviction, step.ReadCommit} {
 			h.fresh = nil
 			err := h.read(t.Context(), what)
-			if err == nil || !strings.Contains(err.Error(), "has version 9 of Node n1, and its watch has shown 11") || h.fresh != nil {
+			if err == nil || !strings.Contains(err.Error(), "has version 9 of Node n1, and its watch has shown another version 11") || h.fresh != nil {
 				t.Errorf("an older version: %v, %+v", err, h.fresh)
 			}
 		}
 	})
+}
+
+// TestCommitAfterARewind checks that a host commits nothing by a Node that it holds from before the API server's store went
+// back in time, when the store gives that Node's version out again.
+func TestCommitAfterARewind(t *testing.T) {
+	for name, change := range map[string]func(*corev1.Node){
+		"its turn is gone":     func(n *corev1.Node) { n.Labels[v1alpha1.LabelState] = string(v1alpha1.StateIdle) },
+		"its grant is another": func(n *corev1.Node) { delete(n.Annotations, v1alpha1.AnnotationGrant) },
+		"it is uncordoned":     func(n *corev1.Node) { n.Spec.Unschedulable = false },
+		"it is another Node":   func(n *corev1.Node) { n.UID = "another" },
+		"the boot is another":  func(n *corev1.Node) { n.Status.NodeInfo.BootID = "another" },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			h, api, _ := newMemoryHost(t, v1alpha1.StateRebooting)
+			change(api.node)
+			for _, what := range []step.Read{step.ReadEviction, step.ReadCommit} {
+				if err := h.read(t.Context(), what); err == nil || h.validRead(h.facts()) != nil {
+					t.Errorf("%s: error %v, %+v", name, err, h.validRead(h.facts()))
+				}
+			}
+			api.change() // a later version counts
+			if err := h.read(t.Context(), step.ReadCommit); err != nil || h.validRead(h.facts()) == nil {
+				t.Errorf("%s, and a later version: %v", name, err)
+			}
+		})
+	}
 }
 
 // TestUnreadableSourceAtACommit checks that no commit follows if a source cannot be read, and that a turn that only gives
