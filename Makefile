@@ -26,6 +26,8 @@ FUZZTIME ?= 1m
 FLEET ?= testbed/simulate/testdata/three-policies.yaml
 # The bugs that `make bugs` plants: BUG='first page' or BUG=lock.txt.
 BUG ?=
+# What `make bench` measures: PARTS=drain. Without it, all parts but scale and drain.
+PARTS ?=
 # A planted offender for `make demo`: OFFENDER=budget.
 OFFENDER ?=
 
@@ -141,8 +143,8 @@ bugs: deps ## Check that the tests find each bug of testbed/bugs (BUG=… select
 	cd testbed && LOCKKEEPER_BUGS='$(BUG)' $(GO) test -timeout 6h -count 1 -v -run 'TestBugs$$' ./bugs
 
 .PHONY: bench
-bench: deps control-plane build ## Measure start, size, memory, requests and decisions, next to peers (about 8 minutes)
-	@cd testbed && exec $(GO) run ./cmd/bench -binary $(CURDIR)/bin/lockkeeper
+bench: deps control-plane build ## Measure start, size, memory, requests and decisions, next to peers (about 8 minutes; PARTS=drain: next to kubectl's drain)
+	@cd testbed && exec $(GO) run ./cmd/bench -binary $(CURDIR)/bin/lockkeeper $(if $(PARTS),-only $(PARTS))
 
 # Not by a test, as the documents are: with stale deep copies none compiles.
 .PHONY: generate

@@ -44,7 +44,7 @@ func main() { os.Exit(run()) }
 func run() int {
 	binary := flag.String("binary", "", "the lockkeeper `FILE` to measure, built as it is released")
 	window := flag.Duration("idle", time.Minute, "how long the idle processes are watched, 10s to 1h")
-	only := flag.String("only", "", "measure these `PARTS` alone: size,decide,start,idle,turn,many,scale; scale, the leader of 5,000 Nodes, is measured only if named")
+	only := flag.String("only", "", "measure these `PARTS` alone: size,decide,start,idle,turn,many,scale,drain; scale (the leader of 5,000 Nodes) and drain (next to kubectl) are measured only if named")
 	flag.Parse()
 	chosen, err := choose(*only)
 	if flag.NArg() > 0 || *binary == "" || *window < 10*time.Second || *window > time.Hour || err != nil {
@@ -82,6 +82,7 @@ var parts = []part{
 	{"turn", true, false, (*bench).turn},
 	{"many", true, false, (*bench).many},
 	{"scale", true, true, (*bench).scale},
+	{"drain", true, true, (*bench).drain},
 }
 
 // choose returns the parts with these names; "" means all parts that are not extra.
