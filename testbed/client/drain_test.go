@@ -194,22 +194,25 @@ func TestTwoBudgetsAreReported(t *testing.T) {
 	}
 }
 
+// signalManager sends a signal to the controller manager.
+func signalManager(t *testing.T, s syscall.Signal) {
+	t.Helper()
+	for _, p := range drainPlane().Processes() {
+		if p.Component == controlplane.ControllerManager {
+			if err := syscall.Kill(p.PID, s); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
 // TestAStaleBudgetIsWaitedForAsTold checks a budget that the disruption controller has not processed yet: the server
 // answers 429 with Retry-After.
 func TestAStaleBudgetIsWaitedForAsTold(t *testing.T) {
 	w := newWorld(t, "stale")
 	w.create(w.pod("a"))
-	signal := func(s syscall.Signal) {
-		for _, p := range drainPlane().Processes() {
-			if p.Component == controlplane.ControllerManager {
-				if err := syscall.Kill(p.PID, s); err != nil {
-					t.Fatal(err)
-				}
-			}
-		}
-	}
-	signal(syscall.SIGSTOP)
-	defer signal(syscall.SIGCONT)
+	signalManager(t, syscall.SIGSTOP)
+	defer signalManager(t, syscall.SIGCONT)
 	w.budgetUnseen("unseen", "app", w.space)
 	var wire drainWire
 	var mu sync.Mutex
@@ -224,7 +227,7 @@ func TestAStaleBudgetIsWaitedForAsTold(t *testing.T) {
 	}
 	r := w.drain(w.host(&wire))
 	r.blocked("a", drain.PodDisruptionBudget, "unseen")
-	signal(syscall.SIGCONT)
+	signalManager(t, syscall.SIGCONT)
 	r.drained()
 	// The controller may take any time: after each such answer the drain waits for the server's 10 s and a little
 	// more.
