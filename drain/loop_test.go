@@ -141,6 +141,32 @@ func TestDelayGrowsWithinBounds(t *testing.T) {
 	}
 }
 
+// TestABudgetsPodIsTriedInTime checks that the drain notices within 5 s, or within a tenth of the time for which the pod
+// was blocked, that a budget allows the eviction, and that it sends few requests meanwhile.
+func TestABudgetsPodIsTriedInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSim(t, aPod("a"))
+		s.latency, s.say = 0, budget
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		if err := s.loop(8, nil).run(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatal(err)
+		}
+		at, minute := s.times("a"), 0
+		for i, gap := range gaps(at) {
+			if limit := max(5*time.Second, at[i]/10); gap > limit {
+				t.Errorf("tried after %v and not again for %v, expected at most %v", at[i], gap, limit)
+			}
+			if at[i] < time.Minute {
+				minute++
+			}
+		}
+		if minute > 18 || len(at) > 220 {
+			t.Errorf("%d evictions in a minute, %d in an hour; expected 18 and 220 at most", minute, len(at))
+		}
+	})
+}
+
 func TestJitterSpreads(t *testing.T) {
 	low := newSchedule(1, func() float64 { return 0 })
 	high := newSchedule(1, func() float64 { return 0.999999 })

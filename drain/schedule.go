@@ -17,6 +17,9 @@ const (
 	// Delays before a pod's next eviction when it was answered "not now".
 	minDelay = time.Second
 	maxDelay = 30 * time.Second
+	// freshDelay is the longest delay while a budget has blocked the pod for less than ten times as long: a budget often
+	// allows the eviction within a minute, when a pod on another node is ready.
+	freshDelay = 5 * time.Second
 	// Delays after an answer that will hardly change by itself.
 	minSlowDelay = 5 * time.Second
 	maxSlowDelay = 2 * time.Minute
@@ -239,7 +242,7 @@ func (s *schedule) answered(now time.Time, uid types.UID, controller types.UID, 
 		return
 	}
 	e.failures++
-	wait := s.delay(e.failures, minDelay, maxDelay)
+	wait := s.delay(e.failures, minDelay, e.longestDelay(now, a))
 	if a.kind == refused {
 		wait = s.delay(e.failures, minSlowDelay, maxSlowDelay)
 	}
@@ -255,6 +258,19 @@ func (s *schedule) answered(now time.Time, uid types.UID, controller types.UID, 
 		}
 		e.block(now, a.reason, budget, e.explain(a))
 	}
+}
+
+// longestDelay returns the longest delay after an answer that says "not now". For a budget it is a tenth of the time for
+// which the pod has been blocked: few requests, and the drain ends soon after the budget allows it.
+func (e *entry) longestDelay(now time.Time, a answer) time.Duration {
+	if a.reason != PodDisruptionBudget {
+		return maxDelay
+	}
+	blocked := time.Duration(0)
+	if e.blocker != nil {
+		blocked = now.Sub(e.blocker.Since)
+	}
+	return min(max(blocked/10, freshDelay), maxDelay)
 }
 
 // delay doubles with each failure. It is random in the upper half of that, so that pods that
