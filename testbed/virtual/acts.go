@@ -40,7 +40,8 @@ var acts = map[Kind]act{
 	},
 	kindWatchLag: {begin: func(e *executor, f Fault) { e.watches(f, func(w *watch) { w.lag = f.For }) }},
 
-	kindKill: {begin: func(e *executor, f Fault) { e.fleet.Kill(f.On) }},
+	kindKill:    {begin: func(e *executor, f Fault) { e.fleet.Kill(f.On) }},
+	kindRestart: {begin: func(e *executor, f Fault) { e.fleet.Restart(f.On) }},
 	kindFreeze: {
 		begin: func(e *executor, f Fault) { e.fleet.Freeze(f.On) },
 		end:   func(e *executor, f Fault) { e.fleet.Thaw(f.On) },
@@ -85,6 +86,10 @@ var acts = map[Kind]act{
 		begin: func(e *executor, f Fault) { e.fleet.Withdraw(f.On) },
 		end:   func(e *executor, f Fault) { e.fleet.Stage(f.On, f.Mode) },
 	},
+	kindFile: {begin: func(e *executor, f Fault) {
+		name, _, _ := strings.Cut(f.Mode, ",")
+		e.fleet.ChangeFile(f.On, name, hasOption(f.Mode, "back"))
+	}},
 
 	kindOutage: {
 		begin: func(e *executor, f Fault) {

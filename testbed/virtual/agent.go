@@ -125,7 +125,7 @@ func (m *Machine) startLocked() {
 func (m *Machine) stopAgents(within time.Duration) {
 	m.mu.Lock()
 	agents := m.agents
-	m.agents = nil
+	m.agents, m.stopping = nil, time.Now()
 	m.mu.Unlock()
 	for _, a := range agents {
 		a.cancel()
@@ -135,6 +135,9 @@ func (m *Machine) stopAgents(within time.Duration) {
 		}
 		a.kill()
 	}
+	m.mu.Lock()
+	m.stopping = time.Time{}
+	m.mu.Unlock()
 }
 
 // killAgents kills lockkeeper, and systemd starts it again.

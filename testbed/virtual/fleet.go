@@ -40,6 +40,8 @@ type Options struct {
 	Policy func(*v1alpha1.DisruptionPolicySpec)
 	// Hooks are how long the hook unit of each stage takes on each host; a stage that is not in it has no unit.
 	Hooks map[v1alpha1.State]time.Duration
+	// Apply are the actions of a rule for the files of each host's service; nil: no rule.
+	Apply []v1alpha1.Action
 	// Config is added to each host's lockkeeper.toml.
 	Config string
 	// Lag is the longest delay that the run's own faults may cause; see [referee.Options].
@@ -55,6 +57,9 @@ func (o *Options) spec() v1alpha1.DisruptionPolicySpec {
 	spec := policy.Defaults()
 	if o.Policy != nil {
 		o.Policy(&spec)
+	}
+	if o.Apply != nil {
+		spec.Rules = append(spec.Rules, v1alpha1.Rule{Source: v1alpha1.SourceFile, Path: confDir, Actions: o.Apply})
 	}
 	return spec
 }

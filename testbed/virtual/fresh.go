@@ -80,8 +80,13 @@ func (m *Machine) acts(what string) {
 	m.mu.Lock()
 	age := time.Since(m.reads.lease)
 	thawed := time.Since(m.reads.thawed) < clockSlack // what was sent before the process was frozen
+	stopped := !m.stopping.IsZero() && len(m.agents) == 0 && time.Since(m.stopping) > clockSlack
 	m.mu.Unlock()
-	if age > mostAge+clockSlack && !thawed {
+	switch {
+	case thawed:
+	case stopped:
+		m.f.problem("Told to stop: %s: %s", m.name, what)
+	case age > mostAge+clockSlack:
 		m.f.problem("Fresh: %s: %s %v after its last read of the Lease", m.name, what, age.Round(time.Millisecond))
 	}
 }
@@ -106,6 +111,9 @@ func (m *Machine) delayed(t membus.Transit) membus.Verdict {
 	case t.ToClient:
 	case ofSystemd && slices.Contains(startsUnits, method):
 		m.acts("it calls " + method)
+		if method != "StartUnit" { // of the hooks
+			m.applies("it calls " + method)
+		}
 	case t.Method == rebootCall:
 		m.mu.Lock()
 		m.reads.calls[memhost.RebootFrom(t.Conn, t.Message.Serial())] = time.Now()

@@ -115,11 +115,13 @@ func (m *Machine) judge(obj *corev1.Node) {
 	if obj == nil {
 		m.forgetHooks()
 		m.judgeHeld(&turn.Node{})
+		m.judgeApplying(&turn.Node{})
 		return
 	}
 	n := turn.FromNode(obj)
 	m.judgeHooks(&n)
 	m.judgeHeld(&n)
+	m.judgeApplying(&n)
 }
 
 // judgeHooks checks, when a host's turn is over, that before-uncordon has undone what its other hooks did. A turn that an admin ended by

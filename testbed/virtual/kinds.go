@@ -32,6 +32,7 @@ const (
 	kindWatchHang Kind = "watch-hang"
 	kindWatchLag  Kind = "watch-lag"
 	kindKill      Kind = "kill"
+	kindRestart   Kind = "restart" // systemctl restart lockkeeper
 	kindFreeze    Kind = "freeze"
 	kindTwice     Kind = "start-twice"
 
@@ -45,6 +46,7 @@ const (
 	kindSession       Kind = "session" // a user is logged in
 	kindStage         Kind = "stage"
 	kindWithdraw      Kind = "withdraw"
+	kindFile          Kind = "file" // a file of the host's service changes
 
 	// To the API server.
 	kindOutage     Kind = "outage"
@@ -128,6 +130,7 @@ var kinds = map[Kind]kind{
 	kindWatchHang: {weight: 3, least: 5 * time.Second, most: 10 * time.Minute},
 	kindWatchLag:  {weight: 4, least: 100 * time.Millisecond, most: 30 * time.Second},
 	kindKill:      {weight: 10},
+	kindRestart:   {weight: 4},
 	kindFreeze:    {weight: 6, least: time.Second, most: 2 * time.Minute},
 	kindTwice:     {weight: 3, least: time.Second, most: 5 * time.Minute},
 
@@ -140,6 +143,7 @@ var kinds = map[Kind]kind{
 	kindSession:       {weight: 2, least: time.Second, most: 30 * time.Minute},
 	kindStage:         {weight: 12, versioned: true},
 	kindWithdraw:      {weight: 5, versioned: true, least: time.Second, most: 10 * time.Minute},
+	kindFile:          {weight: 10, own: true, classes: classesOfApplies, modes: []string{"a", "b", "a,back", "b,back"}},
 
 	kindOutage:     {weight: 3, cluster: true, modes: []string{modeError, modeSilent}, least: time.Second, most: 3 * time.Minute},
 	kindClock:      {weight: 2, cluster: true, modes: []string{"3s", "-3s", "29s", "-29s", "40s", "-40s", "1h", "-1h"}, least: time.Second, most: 5 * time.Minute},

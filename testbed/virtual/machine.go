@@ -30,6 +30,8 @@ type Machine struct {
 	expected string // the version that the host has to arrive at
 	hooks    hooks
 	reads    reads
+	service  served
+	stopping time.Time // since when processes are told to stop that have not ended; zero: none is
 	tried    time.Time // when a leader last tried to write to its Node
 	waits    time.Time // since when its Node waits for a turn and does not say why; zero: it does not
 	// uninhibit releases the inhibitor that [Fleet.Inhibit] holds.
@@ -60,6 +62,7 @@ contexts: [{name: c, context: {cluster: c, user: u}}]
 current-context: c
 `
 	m.defineHooks()
+	m.defineService()
 	f.must(m.mem.WriteFile("etc/kubernetes/kubelet.conf", fmt.Sprintf(kubeconfig, "host")))
 	if m.candidate {
 		f.must(m.mem.WriteFile("etc/lockkeeper/coordinator.kubeconfig", fmt.Sprintf(kubeconfig, "coordinator")))
@@ -72,6 +75,7 @@ func (m *Machine) powerOn(agent bool) {
 	m.f.must(m.mem.Boot())
 	m.mu.Lock()
 	m.up = true
+	m.service.started(m.files())
 	m.kubelet = m.f.startKubelet(m)
 	m.mu.Unlock()
 	if agent {

@@ -427,14 +427,14 @@ var classesOfWatches = []class{
 var classesOfWrites = []class{
 	{"coordinator,patch,nodes", 40}, {"coordinator,patch,nodes,state", 20}, {"coordinator,patch,nodes,held", 10},
 	{"coordinator,patch,nodes,state,idle", 4}, {"coordinator,patch,nodes,state,before-drain", 3}, {"coordinator,patch,nodes,state,draining", 4},
-	{"coordinator,patch,nodes,state,before-reboot", 2}, {"coordinator,patch,nodes,state,rebooting", 4},
+	{"coordinator,patch,nodes,state,before-reboot", 2}, {"coordinator,patch,nodes,state,rebooting", 4}, {"coordinator,patch,nodes,state,applying", 3},
 	{"coordinator,patch,nodes,state,before-uncordon", 3}, {"coordinator,patch,nodes,state,uncordoning", 4},
 	{"coordinator,update,leases", 200}, {"coordinator,update,leases,release", 2},
 	{"host,patch,nodes", 40}, {"host,patch,nodes,host", 10}, {"host,patch,nodes,ack", 20},
 	{"host,patch,nodes,ack,draining,seen", 3}, {"host,patch,nodes,ack,draining,committed", 3}, {"host,patch,nodes,ack,draining,done", 3},
 	{"host,patch,nodes,ack,rebooting,committed", 3}, {"host,patch,nodes,ack,rebooting,done", 3}, {"host,patch,nodes,ack,rebooting,failed", 1},
 	{"host,patch,nodes,ack,before-drain", 3}, {"host,patch,nodes,ack,before-reboot", 3}, {"host,patch,nodes,ack,before-uncordon", 3},
-	{"host,patch,nodes,ack,applying", 2}, {"host,patch,nodes,ack,uncordoning,done", 3},
+	{"host,patch,nodes,ack,applying", 4}, {"host,patch,nodes,ack,applying,committed", 3}, {"host,patch,nodes,ack,uncordoning,done", 3},
 	{"host,create,pods/eviction", 12}, {"host,delete,pods", 2}, {"host,patch,hostupdates", 15},
 }
 
@@ -474,10 +474,18 @@ var classesOfHooks = []class{
 	{"hook,before-drain", 2}, {"hook,before-reboot", 2}, {"hook,before-uncordon", 2}, {"hook", 5},
 }
 
-// A write is as likely as any other request, and a hook less likely than both.
+// classesOfRestarts are another event that the fleet reports: a host's service restarts.
+var classesOfRestarts = []class{{"restart", 3}}
+
+// classesOfApplies are what a host does while it applies a plan.
+var classesOfApplies = slices.Concat(classesOfRestarts, []class{
+	{"host,patch,nodes,ack,applying", 3}, {"host,patch,nodes,ack,applying,committed", 2}, {"host,patch,nodes,ack,applying,done", 2},
+})
+
+// A write is as likely as any other request, and a hook or a restart less likely than both.
 var (
 	classesOfRequests = slices.Concat(classesOfReads, classesOfWatches, classesOfWrites)
-	classesOfAll      = slices.Concat(classesOfRequests, classesOfHooks)
+	classesOfAll      = slices.Concat(classesOfRequests, classesOfHooks, classesOfRestarts)
 )
 
 // QuietPeriod returns how long a fleet of that many hosts needs, without further faults, until every turn has ended and every change that

@@ -48,6 +48,8 @@ func (m *Machine) unfinished() string {
 		return describe("it still wants something")
 	case staged != "" && runs != staged:
 		return describe(fmt.Sprintf("it runs %s, expected %s", runs, staged))
+	case m.notInEffect() != "":
+		return describe(m.notInEffect())
 	case m.hooksLeft() != "":
 		return describe(m.hooksLeft())
 	case !n.Ready:

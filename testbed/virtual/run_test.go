@@ -130,32 +130,36 @@ func (f *fakeFleet) call(format string, args ...any) {
 func (f *fakeFleet) Hosts() []string                      { return shape.Hosts }
 func (f *fakeFleet) Client(user string) http.RoundTripper { return as{f.server, user} }
 func (f *fakeFleet) Kill(h string)                        { f.call("Kill %s", h) }
-func (f *fakeFleet) Freeze(h string)                      { f.call("Freeze %s", h) }
-func (f *fakeFleet) Thaw(h string)                        { f.call("Thaw %s", h) }
-func (f *fakeFleet) StartSecond(h string)                 { f.call("StartSecond %s", h) }
-func (f *fakeFleet) StopSecond(h string)                  { f.call("StopSecond %s", h) }
-func (f *fakeFleet) Crash(h string)                       { f.call("Crash %s", h) }
-func (f *fakeFleet) PowerOn(h string)                     { f.call("PowerOn %s", h) }
-func (f *fakeFleet) StopBus(h string)                     { f.call("StopBus %s", h) }
-func (f *fakeFleet) StartBus(h string)                    { f.call("StartBus %s", h) }
-func (f *fakeFleet) DelayBus(h string, d time.Duration)   { f.call("DelayBus %s %v", h, d) }
-func (f *fakeFleet) SetLogind(h string, m logindMode)     { f.call("SetLogind %s %q", h, m) }
-func (f *fakeFleet) RestartLogind(h string)               { f.call("RestartLogind %s", h) }
-func (f *fakeFleet) Stage(h, v string)                    { f.call("Stage %s %s", h, v) }
-func (f *fakeFleet) Withdraw(h string)                    { f.call("Withdraw %s", h) }
-func (f *fakeFleet) RestartKubelet(h string)              { f.call("RestartKubelet %s", h) }
-func (f *fakeFleet) ShiftClock(d time.Duration)           { f.call("ShiftClock %v", d) }
-func (f *fakeFleet) CutWatches(r string)                  { f.call("CutWatches %q", r) }
-func (f *fakeFleet) Compact()                             { f.call("Compact") }
-func (f *fakeFleet) Snapshot() any                        { return time.Since(f.start) }
-func (f *fakeFleet) Restore(s any)                        { f.call("Restore %v", s) }
-func (f *fakeFleet) Inhibit(h string)                     { f.call("Inhibit %s", h) }
-func (f *fakeFleet) EndInhibit(h string)                  { f.call("EndInhibit %s", h) }
-func (f *fakeFleet) LogIn(h string)                       { f.call("LogIn %s", h) }
-func (f *fakeFleet) LogOut(h string)                      { f.call("LogOut %s", h) }
-func (f *fakeFleet) BlockDrains(h string)                 { f.call("BlockDrains %s", h) }
-func (f *fakeFleet) AllowDrains(h string)                 { f.call("AllowDrains %s", h) }
-func (f *fakeFleet) AddPod(h string)                      { f.call("AddPod %s", h) }
+func (f *fakeFleet) Restart(h string)                     { f.call("Restart %s", h) }
+func (f *fakeFleet) ChangeFile(h, name string, back bool) {
+	f.call("ChangeFile %s %s %t", h, name, back)
+}
+func (f *fakeFleet) Freeze(h string)                    { f.call("Freeze %s", h) }
+func (f *fakeFleet) Thaw(h string)                      { f.call("Thaw %s", h) }
+func (f *fakeFleet) StartSecond(h string)               { f.call("StartSecond %s", h) }
+func (f *fakeFleet) StopSecond(h string)                { f.call("StopSecond %s", h) }
+func (f *fakeFleet) Crash(h string)                     { f.call("Crash %s", h) }
+func (f *fakeFleet) PowerOn(h string)                   { f.call("PowerOn %s", h) }
+func (f *fakeFleet) StopBus(h string)                   { f.call("StopBus %s", h) }
+func (f *fakeFleet) StartBus(h string)                  { f.call("StartBus %s", h) }
+func (f *fakeFleet) DelayBus(h string, d time.Duration) { f.call("DelayBus %s %v", h, d) }
+func (f *fakeFleet) SetLogind(h string, m logindMode)   { f.call("SetLogind %s %q", h, m) }
+func (f *fakeFleet) RestartLogind(h string)             { f.call("RestartLogind %s", h) }
+func (f *fakeFleet) Stage(h, v string)                  { f.call("Stage %s %s", h, v) }
+func (f *fakeFleet) Withdraw(h string)                  { f.call("Withdraw %s", h) }
+func (f *fakeFleet) RestartKubelet(h string)            { f.call("RestartKubelet %s", h) }
+func (f *fakeFleet) ShiftClock(d time.Duration)         { f.call("ShiftClock %v", d) }
+func (f *fakeFleet) CutWatches(r string)                { f.call("CutWatches %q", r) }
+func (f *fakeFleet) Compact()                           { f.call("Compact") }
+func (f *fakeFleet) Snapshot() any                      { return time.Since(f.start) }
+func (f *fakeFleet) Restore(s any)                      { f.call("Restore %v", s) }
+func (f *fakeFleet) Inhibit(h string)                   { f.call("Inhibit %s", h) }
+func (f *fakeFleet) EndInhibit(h string)                { f.call("EndInhibit %s", h) }
+func (f *fakeFleet) LogIn(h string)                     { f.call("LogIn %s", h) }
+func (f *fakeFleet) LogOut(h string)                    { f.call("LogOut %s", h) }
+func (f *fakeFleet) BlockDrains(h string)               { f.call("BlockDrains %s", h) }
+func (f *fakeFleet) AllowDrains(h string)               { f.call("AllowDrains %s", h) }
+func (f *fakeFleet) AddPod(h string)                    { f.call("AddPod %s", h) }
 
 // play carries a plan of ten minutes out on a fake fleet, runs f meanwhile, and returns what happened to the fleet.
 func play(t *testing.T, text string, f func(*testing.T, *executor, *fakeFleet)) (calls []string, fleet *fakeFleet, log *trace) {
@@ -431,6 +435,9 @@ func TestNext(t *testing.T) {
 func TestExecutor(t *testing.T) {
 	for text, want := range map[string]string{
 		"30s kill n2":                                "30s Kill n2",
+		"30s restart n2":                             "30s Restart n2",
+		"30s file n2 mode=a":                         "30s ChangeFile n2 a false",
+		"30s file n2 mode=b,back":                    "30s ChangeFile n2 b true",
 		"30s freeze n2 for=5s":                       "30s Freeze n2, 35s Thaw n2",
 		"30s freeze n2 for=1h":                       "30s Freeze n2, 10m0s Thaw n2",
 		"30s start-twice n2 for=5s":                  "30s StartSecond n2, 35s StopSecond n2",

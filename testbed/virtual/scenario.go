@@ -57,6 +57,16 @@ func scenario(seed uint64) Options {
 			}
 		}
 	}
+	if r.IntN(2) == 0 {
+		o.Apply = []v1alpha1.Action{{Type: v1alpha1.ActionRestart, Unit: service}}
+		for _, also := range []v1alpha1.Action{
+			{Type: v1alpha1.ActionRestart, Unit: afterService}, {Type: v1alpha1.ActionDaemonReload}, {Type: v1alpha1.ActionDrain},
+		} {
+			if r.IntN(2) == 0 {
+				o.Apply = append(o.Apply, also)
+			}
+		}
+	}
 	return o
 }
 
@@ -77,11 +87,18 @@ func (o *Options) shape(length time.Duration) Shape {
 // a fault next to a turn shows more than one in a fleet that rests.
 const stageEvery = 4 * time.Minute
 
-// keepStaging has all hosts stage another version from time to time, unless they have one staged.
+// keepStaging has all hosts stage another version from time to time, unless they have one staged. If there is a rule for files, these change
+// more often: with a staged version, a change of a file costs no more than the reboot.
 func (f *Fleet) keepStaging() {
 	f.tasks.Go(func() {
 		for n := 0; pause(f.exec.ending, stageEvery) == nil; n++ {
-			f.stageAll(fmt.Sprintf("3.%d.0", n))
+			if f.opts.Apply == nil || n%4 == 3 {
+				f.stageAll(fmt.Sprintf("3.%d.0", n))
+				continue
+			}
+			for _, host := range f.Hosts() {
+				f.ChangeFile(host, "a", false)
+			}
 		}
 	})
 }

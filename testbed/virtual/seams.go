@@ -19,6 +19,8 @@ type target interface {
 
 	// Kill ends lockkeeper's process on the host at once, like SIGKILL. The host's service manager starts another one.
 	Kill(host string)
+	// Restart has the service manager stop lockkeeper's process, and start another one.
+	Restart(host string)
 	// Freeze stops lockkeeper's process on the host like SIGSTOP: nothing goes out and nothing comes in until Thaw. It calls Freeze of the
 	// process's Transports.
 	Freeze(host string)
@@ -49,6 +51,8 @@ type target interface {
 	// Stage has the host's update engine stage the version, and Withdraw has it drop what is staged (ResetStatus).
 	Stage(host, version string)
 	Withdraw(host string)
+	// ChangeFile changes a file of the host's service: to a content that it never had or, with back, to the one that the service runs with.
+	ChangeFile(host, name string, back bool)
 	// RestartKubelet restarts the host's kubelet. It registers the Node if it is missing.
 	RestartKubelet(host string)
 

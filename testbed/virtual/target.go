@@ -38,6 +38,12 @@ func (f *Fleet) Client(user string) http.RoundTripper { return f.Server.Client(u
 // Kill kills lockkeeper on the host, and the host's systemd starts it again.
 func (f *Fleet) Kill(host string) { f.machine(host).killAgents() }
 
+// Restart stops lockkeeper on the host, and starts it again.
+func (f *Fleet) Restart(host string) {
+	f.machine(host).stopAgents(agentStop)
+	f.machine(host).startAgent()
+}
+
 // Freeze stops all that goes in or out of the host's processes.
 func (f *Fleet) Freeze(host string) { f.machine(host).eachTransport((*Transport).Freeze) }
 
@@ -141,6 +147,9 @@ func (f *Fleet) Stage(host, version string) { f.machine(host).stage(version) }
 
 // Withdraw has the host's update engine drop what is staged.
 func (f *Fleet) Withdraw(host string) { f.machine(host).withdraw() }
+
+// ChangeFile changes a file of the host's service.
+func (f *Fleet) ChangeFile(host, name string, back bool) { f.machine(host).changeFile(name, back) }
 
 // ShiftClock sets by how much the API server's clock is ahead.
 func (f *Fleet) ShiftClock(d time.Duration) { f.Server.SetClockOffset(d) }

@@ -1,0 +1,118 @@
+package virtual
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/testbed/memhost"
+)
+
+var restartService = []v1alpha1.Action{{Type: v1alpha1.ActionRestart, Unit: service}}
+
+// TestService checks that a host restarts its service for a file that changes, once for each time that a fault cuts the restart off, and
+// that a crash during the restart is the restart.
+func TestService(t *testing.T) {
+	for _, c := range []struct {
+		fault Fault
+		want  []string // results of the service's starts
+		boots int
+	}{
+		{Fault{Kind: kindCompact}, []string{"success"}, 1},
+		{Fault{Kind: kindKill}, []string{"success"}, 1}, // systemd goes on with the job
+		{Fault{Kind: kindCrash, For: time.Minute}, []string{"power-loss"}, 2},
+	} {
+		t.Run(string(c.fault.Kind), func(t *testing.T) {
+			c.fault.At = Trigger{Process: "n1", Class: "restart", N: 1}
+			inBubble(t, Options{Hosts: 2, Apply: restartService, Plan: Plan{Length: time.Hour, Faults: []Fault{c.fault}}}, func(t *testing.T, f *Fleet) {
+				time.Sleep(time.Minute) // until the host has read what is in effect
+				calm := f.Start()
+				f.ChangeFile("n1", "a", false)
+				if f.Unfinished() == "" {
+					t.Error("a host that has not restarted its service has arrived")
+				}
+				<-calm
+				if why := f.Arrive(time.Hour); why != "" {
+					t.Error(why)
+				}
+				var ran []string
+				for _, r := range f.Host(0).mem.Units().Runs() {
+					ran = append(ran, r.Result)
+				}
+				if boots := f.Host(0).mem.Boots(); !slices.Equal(ran, c.want) || boots != c.boots || f.exec.Fired()[c.fault.Kind] != 1 {
+					t.Errorf("the service's starts: %q in %d boots, expected %q in %d; faults: %v", ran, boots, c.want, c.boots, f.exec.Fired())
+				}
+			})
+		})
+	}
+}
+
+// TestServiceViolations checks that each rule about applying has a run that breaks it.
+func TestServiceViolations(t *testing.T) {
+	for name, x := range map[string]struct {
+		do   func(f *Fleet, m *Machine)
+		want string
+	}{
+		"no commit": {func(f *Fleet, m *Machine) { m.applies("it calls RestartUnit") }, "Apply: n1: it calls RestartUnit"},
+		"long after the end": {func(f *Fleet, m *Machine) {
+			m.service.applied = time.Now()
+			time.Sleep(mostAge + time.Second)
+			m.applies("it calls RestartUnit")
+		}, "Apply: n1: it calls RestartUnit"},
+		"told to stop": {func(f *Fleet, m *Machine) {
+			m.reads.lease, m.stopping, m.agents = time.Now(), time.Now(), nil
+			time.Sleep(time.Second)
+			m.acts("it calls RestartUnit")
+		}, "Told to stop: n1: it calls RestartUnit"},
+		"done, and failed": {func(f *Fleet, m *Machine) {
+			m.serviceEnded(memhost.Run{Unit: service, Result: "exit-code"})
+			obj := f.Node("n1").DeepCopy()
+			obj.Annotations[v1alpha1.AnnotationLast] = `{"turn":"t1","result":"Done","changes":[{"source":"File","name":"/etc/app/a","version":"absent"}],"end":"2000-01-01T00:00:00Z"}`
+			m.judge(obj)
+		}, "Apply: the turn t1 of n1 is done"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := New(t.TempDir(), Options{Hosts: 1})
+				defer f.Close()
+				time.Sleep(time.Minute)
+				agents := f.Host(0).agents
+				x.do(f, f.Host(0))
+				f.Host(0).agents = agents
+				if why := f.Verdict(); !strings.Contains(why, x.want) {
+					t.Errorf("%q, expected %q", why, x.want)
+				}
+			})
+		})
+	}
+}
+
+// TestChangesThatCount checks that a change of a file counts once the host has read what is in effect, and not before, nor after a boot.
+func TestChangesThatCount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := New(t.TempDir(), Options{Hosts: 1, Apply: restartService})
+		defer f.Close()
+		m := f.Host(0)
+		expect := func(when, want string) {
+			t.Helper()
+			if got := m.notInEffect(); !strings.HasPrefix(got, want) || want == "" && got != "" {
+				t.Errorf("%s: %q, expected %q", when, got, want)
+			}
+		}
+		f.ChangeFile("n1", "a", false)
+		expect("before the first read", "")
+		time.Sleep(time.Minute)
+		f.Kill("n1")
+		f.ChangeFile("n1", "b", false)
+		expect("after it", service+" was not restarted since /etc/app/b changed")
+		f.ChangeFile("n1", "b", true)
+		expect("changed back", "")
+		f.ChangeFile("n1", "b", false)
+		f.Crash("n1")
+		f.PowerOn("n1")
+		expect("after a boot", "")
+	})
+}
