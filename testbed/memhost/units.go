@@ -100,6 +100,23 @@ func (u *Units) Set(name string, unit Unit) {
 	}
 }
 
+// Change changes the definition of a unit, if there is one. The state of the unit stays, but a start that hangs continues if the definition no
+// longer has it hang.
+func (u *Units) Change(name string, change func(*Unit)) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	d, defined := u.defined[name]
+	if !defined {
+		return
+	}
+	hung := d.Hangs
+	change(&d)
+	u.defined[name] = d
+	if s := u.states[name]; s != nil && s.run != nil && hung && !d.Hangs {
+		u.after(s, d.StartTakes, func() { u.started(s, d, cmp.Or(d.Result, "success")) })
+	}
+}
+
 // Remove removes a unit's definition: its LoadState is not-found.
 func (u *Units) Remove(name string) {
 	u.mu.Lock()

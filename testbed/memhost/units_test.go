@@ -170,6 +170,27 @@ func TestManage(t *testing.T) {
 	})
 }
 
+// TestHangEnds checks that a start that hangs continues once the unit's definition no longer has it hang, with the new definition's result.
+func TestHangEnds(t *testing.T) {
+	for _, result := range []string{"success", "exit-code"} {
+		play(t, Options{}, func(t *testing.T, w *world) {
+			w.Units().Change("no.service", func(*Unit) { t.Error("a unit that is not defined was changed") })
+			w.Units().Set("app.service", Unit{RemainAfterExit: true, Hangs: true})
+			w.Units().request("StartUnit", "app.service")
+			time.Sleep(time.Hour)
+			if state := w.Units().ActiveState("app.service"); state != "activating" {
+				t.Errorf("a start that hangs: %s", state)
+			}
+			w.Units().Change("app.service", func(u *Unit) { u.Hangs, u.Result, u.StartTakes = false, result, time.Second })
+			time.Sleep(2 * time.Second)
+			want := map[string]string{"success": "active", "exit-code": "failed"}[result]
+			if state, runs := w.Units().ActiveState("app.service"), w.Units().Runs(); state != want || len(runs) != 1 || runs[0].Result != result {
+				t.Errorf("it is %s after %+v, expected %s after %s", state, runs, want, result)
+			}
+		})
+	}
+}
+
 func TestOwnUnit(t *testing.T) {
 	play(t, Options{}, func(t *testing.T, w *world) {
 		if names, _, err := w.units.Own(t.Context()); len(names) > 0 || err != nil {

@@ -90,6 +90,17 @@ var acts = map[Kind]act{
 		name, _, _ := strings.Cut(f.Mode, ",")
 		e.fleet.ChangeFile(f.On, name, hasOption(f.Mode, "back"))
 	}},
+	kindUnit: {
+		begin: func(e *executor, f Fault) {
+			unit, how, _ := strings.Cut(f.Mode, ",")
+			e.fleet.SetUnit(f.On, unit, unitMode(how))
+		},
+		end: func(e *executor, f Fault) {
+			unit, _, _ := strings.Cut(f.Mode, ",")
+			e.fleet.SetUnit(f.On, unit, unitWorks)
+		},
+		what: func(f Fault) string { unit, _, _ := strings.Cut(f.Mode, ","); return unit },
+	},
 
 	kindOutage: {
 		begin: func(e *executor, f Fault) {

@@ -51,7 +51,8 @@ func (m *Machine) judgeHeld(n *turn.Node) {
 	requested := func() bool { // the host has not reported yet that the request is gone
 		return n.Request == nil && v1alpha1.Has(n.Host.Changes, v1alpha1.SourceRequest)
 	}
-	waits := n.State == v1alpha1.StateIdle && n.Wants.Something() && n.Held == v1alpha1.ReasonNone && n.HostReported() && !requested()
+	inLine := n.State == v1alpha1.StateIdle && n.Wants.Something() && n.HostReported() && !requested()
+	waits := (inLine || n.InTurn() && n.HasReport(v1alpha1.ReportFailed)) && n.Held == v1alpha1.ReasonNone
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !waits {
@@ -96,7 +97,7 @@ func (f *Fleet) judgeWaiting() {
 		}
 		m.mu.Unlock()
 		if late {
-			f.problem("Held: %s has waited for a turn since %v, %s leads, and held does not say why", m.name, since.Sub(f.began).Round(time.Second), l.holder)
+			f.problem("Held: %s has waited for a turn, or has been in one that failed, since %v, %s leads, and held does not say why", m.name, since.Sub(f.began).Round(time.Second), l.holder)
 		}
 	}
 }

@@ -27,13 +27,33 @@ type hooks struct {
 	undo    string         // what a unit did that before-uncordon has not undone; "" if nothing
 	undoing bool           // the unit of before-uncordon runs, and began after that
 	running map[v1alpha1.State]bool
+	began   map[v1alpha1.State]string // the turn in which each unit began last
+	done    map[hookOf]bool           // the stages whose unit has succeeded
+}
+
+// hookOf is a hook stage of a turn.
+type hookOf struct {
+	turn  string
+	stage v1alpha1.State
+}
+
+// unitModes are the units of a host, each with what its starts may do.
+func unitModes() (modes []string) {
+	units := []string{service, service} // every stage has a unit, and only one has the service
+	for _, stage := range hookStages {
+		units = append(units, hookUnit(stage))
+	}
+	for _, unit := range units {
+		modes = append(modes, unit+","+string(unitFails), unit+","+string(unitHangs))
+	}
+	return modes
 }
 
 func hookUnit(stage v1alpha1.State) string { return "hook-" + string(stage) + ".service" }
 
 // defineHooks defines the host's hook units and their targets.
 func (m *Machine) defineHooks() {
-	m.hooks.running = map[v1alpha1.State]bool{}
+	m.hooks.running, m.hooks.began, m.hooks.done = map[v1alpha1.State]bool{}, map[v1alpha1.State]string{}, map[hookOf]bool{}
 	for stage, takes := range m.f.opts.Hooks {
 		m.mem.Units().Set("lockkeeper-"+string(stage)+".target", memhost.Unit{Wants: []string{hookUnit(stage)}})
 		m.mem.Units().Set(hookUnit(stage), memhost.Unit{
@@ -46,11 +66,15 @@ func (m *Machine) defineHooks() {
 // hookBegan takes the start of a hook unit.
 func (m *Machine) hookBegan(stage v1alpha1.State, r memhost.Run) {
 	m.f.logf("%s runs %s", m.name, r.Unit)
+	turn := ""
+	if obj := m.f.Node(m.name); obj != nil {
+		turn = obj.Annotations[v1alpha1.AnnotationTurn]
+	}
 	m.mu.Lock()
 	if !m.hooks.part && m.f.attacks().Thief {
 		defer m.f.problem("Hooks: %s wants nothing in the turn %q, and %s runs", m.name, m.hooks.turn, r.Unit)
 	}
-	m.hooks.running[stage] = true
+	m.hooks.running[stage], m.hooks.began[stage] = true, turn
 	if stage == v1alpha1.StateBeforeUncordon {
 		m.hooks.undoing = true
 	} else {
@@ -69,6 +93,7 @@ func (m *Machine) hookEnded(stage v1alpha1.State, r memhost.Run) {
 	if r.Result != "success" {
 		return
 	}
+	m.hooks.done[hookOf{m.hooks.began[stage], stage}] = true
 	if stage == v1alpha1.StateBeforeUncordon && m.hooks.undoing {
 		m.hooks.undo = ""
 	}
@@ -124,18 +149,36 @@ func (m *Machine) judge(obj *corev1.Node) {
 	m.judgeApplying(&n)
 }
 
-// judgeHooks checks, when a host's turn is over, that before-uncordon has undone what its other hooks did. A turn that an admin ended by
+// continued returns the hook stage that a turn has left toward its disruption, or "".
+func continued(from, to v1alpha1.State) v1alpha1.State {
+	if from == v1alpha1.StateBeforeDrain && to == v1alpha1.StateDraining || from == v1alpha1.StateBeforeReboot && to == v1alpha1.StateRebooting {
+		return from
+	}
+	return ""
+}
+
+// judgeHooks checks that a turn continues only after the stage's hook unit has succeeded and, when a host's turn is over, that before-uncordon
+// has undone what its other hooks did. A turn that an admin ended by
 // force, or with the Node, is not undone. Nor is one that an attacker ended (docs/security.md): a later turn, without an attacker, undoes it.
 func (m *Machine) judgeHooks(n *turn.Node) {
 	if n.State == v1alpha1.StateAbsent || n.Detached != nil && n.Detached.Force {
 		m.forgetHooks()
 	}
 	m.mu.Lock()
+	stage := v1alpha1.State("")
+	if n.Turn == m.hooks.turn {
+		stage = continued(m.hooks.state, n.State)
+	}
+	_, has := m.f.opts.Hooks[stage]
+	undone := has && !m.hooks.done[hookOf{n.Turn, stage}]
 	m.hooks.followTurn(*n, m.f.wasRewound())
 	ended := n.State == v1alpha1.StateIdle && m.hooks.state != n.State
 	m.hooks.state = n.State
 	left := m.hooksLeftLocked()
 	m.mu.Unlock()
+	if undone && !m.f.attacked(m.name) {
+		m.f.problem("Hooks: %s goes on from %s to %s, and %s has not succeeded in the turn %s", m.name, stage, n.State, hookUnit(stage), n.Turn)
+	}
 	if ended && left != "" && !m.f.attacked(m.name) {
 		m.f.problem("Hooks: %s is idle again, and %s", m.name, left)
 	}

@@ -64,6 +64,13 @@ func TestHookViolations(t *testing.T) {
 			m.hooks.state = v1alpha1.StateUncordoning
 			m.judge(idle(f))
 		}, "still runs"},
+		"not succeeded": {func(f *Fleet, m *Machine) {
+			obj := f.Node("n1").DeepCopy()
+			for _, state := range []v1alpha1.State{v1alpha1.StateBeforeDrain, v1alpha1.StateDraining} {
+				obj.Labels[v1alpha1.LabelState], obj.Annotations[v1alpha1.AnnotationTurn] = string(state), "t1"
+				m.judge(obj)
+			}
+		}, "n1 goes on from before-drain to draining, and hook-before-drain.service has not succeeded"},
 		"wants nothing": {func(f *Fleet, m *Machine) {
 			f.setAttack(referee.Attack{Thief: true})
 			m.hookBegan(v1alpha1.StateBeforeUncordon, memhost.Run{Unit: "u"})
@@ -85,7 +92,9 @@ func TestHookViolations(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				f := New(t.TempDir(), Options{Hosts: 1, Hooks: map[v1alpha1.State]time.Duration{v1alpha1.StateBeforeUncordon: time.Second}})
+				f := New(t.TempDir(), Options{Hosts: 1, Hooks: map[v1alpha1.State]time.Duration{
+					v1alpha1.StateBeforeDrain: time.Second, v1alpha1.StateBeforeUncordon: time.Second,
+				}})
 				defer f.Close()
 				time.Sleep(time.Minute)
 				x.do(f, f.Host(0))

@@ -47,6 +47,7 @@ const (
 	kindStage         Kind = "stage"
 	kindWithdraw      Kind = "withdraw"
 	kindFile          Kind = "file" // a file of the host's service changes
+	kindUnit          Kind = "unit" // the starts of a unit fail or hang
 
 	// To the API server.
 	kindOutage     Kind = "outage"
@@ -130,7 +131,7 @@ var kinds = map[Kind]kind{
 	kindWatchHang: {weight: 3, least: 5 * time.Second, most: 10 * time.Minute},
 	kindWatchLag:  {weight: 4, least: 100 * time.Millisecond, most: 30 * time.Second},
 	kindKill:      {weight: 10},
-	kindRestart:   {weight: 4},
+	kindRestart:   {weight: 5, own: true, classes: classesOfStops},
 	kindFreeze:    {weight: 6, least: time.Second, most: 2 * time.Minute},
 	kindTwice:     {weight: 3, least: time.Second, most: 5 * time.Minute},
 
@@ -144,6 +145,8 @@ var kinds = map[Kind]kind{
 	kindStage:         {weight: 12, versioned: true},
 	kindWithdraw:      {weight: 5, versioned: true, least: time.Second, most: 10 * time.Minute},
 	kindFile:          {weight: 10, own: true, classes: classesOfApplies, modes: []string{"a", "b", "a,back", "b,back"}},
+
+	kindUnit: {weight: 8, own: true, classes: classesOfStages, modes: unitModes(), least: 5 * time.Second, most: 20 * time.Minute},
 
 	kindOutage:     {weight: 3, cluster: true, modes: []string{modeError, modeSilent}, least: time.Second, most: 3 * time.Minute},
 	kindClock:      {weight: 2, cluster: true, modes: []string{"3s", "-3s", "29s", "-29s", "40s", "-40s", "1h", "-1h"}, least: time.Second, most: 5 * time.Minute},

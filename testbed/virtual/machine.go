@@ -18,6 +18,7 @@ type Machine struct {
 	mem  *memhost.Host
 
 	candidate, controlPlane bool
+	oneshot                 bool // the type of its service
 
 	busDelay atomic.Int64 // of each D-Bus call; a time.Duration
 
@@ -46,7 +47,7 @@ const (
 )
 
 func (f *Fleet) newMachine(i int) *Machine {
-	m := &Machine{f: f, name: fmt.Sprintf("n%d", i+1), candidate: i < f.opts.Candidates, controlPlane: i < f.opts.ControlPlane}
+	m := &Machine{f: f, name: fmt.Sprintf("n%d", i+1), candidate: i < f.opts.Candidates, controlPlane: i < f.opts.ControlPlane, oneshot: i%2 == 1}
 	m.root = filepath.Join(f.dir, m.name)
 	m.reads.calls = map[string]time.Time{}
 	m.mem = memhost.New(memhost.Options{

@@ -482,6 +482,15 @@ var classesOfApplies = slices.Concat(classesOfRestarts, []class{
 	{"host,patch,nodes,ack,applying", 3}, {"host,patch,nodes,ack,applying,committed", 2}, {"host,patch,nodes,ack,applying,done", 2},
 })
 
+// classesOfStages are what a host writes before the starts of units matter.
+var classesOfStages = []class{
+	{"host,patch,nodes,ack,before-drain,seen", 3}, {"host,patch,nodes,ack,draining,done", 3}, {"host,patch,nodes,ack,rebooting,done", 3},
+	{"host,patch,nodes,ack,applying,committed", 3}, {"host,patch,nodes,host", 10},
+}
+
+// classesOfStops are what a process does before its end matters.
+var classesOfStops = slices.Concat(classesOfTurns, classesOfHooks, slices.Repeat(classesOfRestarts, 8))
+
 // A write is as likely as any other request, and a hook or a restart less likely than both.
 var (
 	classesOfRequests = slices.Concat(classesOfReads, classesOfWatches, classesOfWrites)

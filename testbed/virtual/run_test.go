@@ -134,6 +134,7 @@ func (f *fakeFleet) Restart(h string)                     { f.call("Restart %s",
 func (f *fakeFleet) ChangeFile(h, name string, back bool) {
 	f.call("ChangeFile %s %s %t", h, name, back)
 }
+func (f *fakeFleet) SetUnit(h, unit string, m unitMode) { f.call("SetUnit %s %s %q", h, unit, m) }
 func (f *fakeFleet) Freeze(h string)                    { f.call("Freeze %s", h) }
 func (f *fakeFleet) Thaw(h string)                      { f.call("Thaw %s", h) }
 func (f *fakeFleet) StartSecond(h string)               { f.call("StartSecond %s", h) }
@@ -438,6 +439,7 @@ func TestExecutor(t *testing.T) {
 		"30s restart n2":                             "30s Restart n2",
 		"30s file n2 mode=a":                         "30s ChangeFile n2 a false",
 		"30s file n2 mode=b,back":                    "30s ChangeFile n2 b true",
+		"30s unit n2 for=1m mode=app.service,hangs":  `30s SetUnit n2 app.service "hangs", 1m30s SetUnit n2 app.service ""`,
 		"30s freeze n2 for=5s":                       "30s Freeze n2, 35s Thaw n2",
 		"30s freeze n2 for=1h":                       "30s Freeze n2, 10m0s Thaw n2",
 		"30s start-twice n2 for=5s":                  "30s StartSecond n2, 35s StopSecond n2",

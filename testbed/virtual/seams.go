@@ -53,6 +53,8 @@ type target interface {
 	Withdraw(host string)
 	// ChangeFile changes a file of the host's service: to a content that it never had or, with back, to the one that the service runs with.
 	ChangeFile(host, name string, back bool)
+	// SetUnit makes the starts of a hook unit or of the host's service misbehave.
+	SetUnit(host, unit string, mode unitMode)
 	// RestartKubelet restarts the host's kubelet. It registers the Node if it is missing.
 	RestartKubelet(host string)
 
@@ -81,6 +83,15 @@ const (
 	logindLoses   logindMode = "lose"   // a reboot, and no answer
 	logindIgnores logindMode = "ignore" // an answer, and no reboot
 	logindStalls  logindMode = "stall"  // it has stopped, and hangs in its next start: the bus keeps the calls that start it
+)
+
+// unitMode is what the starts of a unit do.
+type unitMode string
+
+const (
+	unitWorks unitMode = ""
+	unitFails unitMode = "fails"
+	unitHangs unitMode = "hangs" // until the unit works, or systemd's timeout
 )
 
 // role is which of its ways to the API server a process uses for a request.

@@ -42,8 +42,12 @@ func (s *served) started(files map[string]string) {
 // defineService defines the host's service, which runs from the start of each boot.
 func (m *Machine) defineService() {
 	m.service.noticed, m.service.ended = map[string]bool{}, map[string]bool{}
+	kind := "exec" // a start that hangs fails after 90 s
+	if m.oneshot {
+		kind = "oneshot" // it does not
+	}
 	m.mem.Units().Set(service, memhost.Unit{
-		Type: "exec", Active: "active", StartTakes: 2 * time.Second, StopTakes: time.Second, Began: m.serviceBegan, Ended: m.serviceEnded,
+		Type: kind, RemainAfterExit: true, Active: "active", StartTakes: 2 * time.Second, StopTakes: time.Second, Began: m.serviceBegan, Ended: m.serviceEnded,
 	})
 	m.mem.Units().Set(afterService, memhost.Unit{Type: "exec", Active: "active", StartTakes: time.Second})
 }

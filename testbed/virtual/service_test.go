@@ -7,7 +7,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/intstr"
+
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/turn"
 	"lockkeeper.dev/lockkeeper/testbed/memhost"
 )
 
@@ -48,6 +51,37 @@ func TestService(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestFailingService checks that the turn of a host whose service does not start fails and holds its node, that one whose service hangs is
+// overdue, and that both arrive once their services start.
+func TestFailingService(t *testing.T) {
+	inBubble(t, Options{Hosts: 2, Apply: restartService, Policy: func(s *v1alpha1.DisruptionPolicySpec) {
+		s.Rollout.MaxUnavailable, s.Rollout.MaxFailed = intstr.FromInt(2), 1
+		s.Timeouts.Applying.Duration = 2 * time.Minute
+	}}, func(t *testing.T, f *Fleet) {
+		f.Start()
+		time.Sleep(time.Minute)
+		f.SetUnit("n1", service, unitFails)
+		f.SetUnit("n2", service, unitHangs)
+		for _, host := range f.Hosts() {
+			f.ChangeFile(host, "a", false)
+		}
+		time.Sleep(10 * time.Minute)
+		failed, hangs := turn.FromNode(f.Node("n1")), turn.FromNode(f.Node("n2"))
+		if l := failed.Last; l == nil || l.Result != v1alpha1.ResultFailed || l.Reason != v1alpha1.ReasonApplyFailed || failed.Held != v1alpha1.ReasonFailed {
+			t.Errorf("n1 is held %q after %+v, expected Failed after Failed, ApplyFailed", failed.Held, l)
+		}
+		if hangs.State != v1alpha1.StateApplying || hangs.Held != v1alpha1.ReasonOverdue {
+			t.Errorf("n2 is in %s and held %q, expected applying and Overdue", hangs.State, hangs.Held)
+		}
+		for _, host := range f.Hosts() {
+			f.SetUnit(host, service, unitWorks)
+		}
+		if why := f.Arrive(time.Hour); why != "" {
+			t.Error(why)
+		}
+	})
 }
 
 // TestServiceViolations checks that each rule about applying has a run that breaks it.

@@ -151,6 +151,16 @@ func (f *Fleet) Withdraw(host string) { f.machine(host).withdraw() }
 // ChangeFile changes a file of the host's service.
 func (f *Fleet) ChangeFile(host, name string, back bool) { f.machine(host).changeFile(name, back) }
 
+// SetUnit makes the starts of a unit misbehave, if the host has it.
+func (f *Fleet) SetUnit(host, unit string, mode unitMode) {
+	f.machine(host).mem.Units().Change(unit, func(u *memhost.Unit) {
+		if u.Result = ""; mode == unitFails {
+			u.Result = "exit-code"
+		}
+		u.Hangs = mode == unitHangs
+	})
+}
+
 // ShiftClock sets by how much the API server's clock is ahead.
 func (f *Fleet) ShiftClock(d time.Duration) { f.Server.SetClockOffset(d) }
 
