@@ -90,6 +90,15 @@ var acts = map[Kind]act{
 		name, _, _ := strings.Cut(f.Mode, ",")
 		e.fleet.ChangeFile(f.On, name, hasOption(f.Mode, "back"))
 	}},
+	kindSentinel: {
+		begin: func(e *executor, f Fault) { e.fleet.AddSentinel(f.On) },
+		end: func(e *executor, f Fault) {
+			if f.Mode == "removed" { // otherwise the next boot removes it
+				e.fleet.RemoveSentinel(f.On)
+			}
+		},
+		what: func(f Fault) string { return f.Mode },
+	},
 	kindUnit: {
 		begin: func(e *executor, f Fault) {
 			unit, how, _ := strings.Cut(f.Mode, ",")
@@ -145,6 +154,10 @@ var acts = map[Kind]act{
 		end:   func(e *executor, f Fault) { e.fleet.AllowDrains(f.On) },
 	},
 	kindPod: {begin: func(e *executor, f Fault) { e.fleet.AddPod(f.On) }},
+	kindManager: {
+		begin: func(e *executor, f Fault) { e.fleet.AddManager(f.On) },
+		end:   func(e *executor, f Fault) { e.fleet.RemoveManager(f.On) },
+	},
 
 	kindLie:   {begin: tellLies, end: endLies, what: func(f Fault) string { return f.Mode }},
 	kindThief: {begin: steal, end: endTheft, what: func(f Fault) string { return f.Mode }},

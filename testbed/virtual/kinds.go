@@ -48,6 +48,7 @@ const (
 	kindWithdraw      Kind = "withdraw"
 	kindFile          Kind = "file" // a file of the host's service changes
 	kindUnit          Kind = "unit" // the starts of a unit fail or hang
+	kindSentinel      Kind = "sentinel"
 
 	// To the API server.
 	kindOutage     Kind = "outage"
@@ -68,6 +69,7 @@ const (
 	kindUncordon    Kind = "uncordon"
 	kindBudget      Kind = "budget"
 	kindPod         Kind = "pod"
+	kindManager     Kind = "manager" // another reboot manager runs on the host's node
 
 	// By an attacker.
 	kindLie   Kind = "lie"
@@ -146,7 +148,8 @@ var kinds = map[Kind]kind{
 	kindWithdraw:      {weight: 5, versioned: true, least: time.Second, most: 10 * time.Minute},
 	kindFile:          {weight: 10, own: true, classes: classesOfApplies, modes: []string{"a", "b", "a,back", "b,back"}},
 
-	kindUnit: {weight: 8, own: true, classes: classesOfStages, modes: unitModes(), least: 5 * time.Second, most: 20 * time.Minute},
+	kindUnit:     {weight: 8, own: true, classes: classesOfStages, modes: unitModes(), least: 5 * time.Second, most: 20 * time.Minute},
+	kindSentinel: {weight: 3, modes: []string{"removed", "stays"}, least: time.Second, most: 10 * time.Minute},
 
 	kindOutage:     {weight: 3, cluster: true, modes: []string{modeError, modeSilent}, least: time.Second, most: 3 * time.Minute},
 	kindClock:      {weight: 2, cluster: true, modes: []string{"3s", "-3s", "29s", "-29s", "40s", "-40s", "1h", "-1h"}, least: time.Second, most: 5 * time.Minute},
@@ -165,6 +168,7 @@ var kinds = map[Kind]kind{
 	kindUncordon:    {weight: 3},
 	kindBudget:      {weight: 4, least: 5 * time.Second, most: 15 * time.Minute},
 	kindPod:         {weight: 8, own: true, classes: classesOfCommits},
+	kindManager:     {weight: 4, least: time.Minute, most: 20 * time.Minute},
 
 	kindLie:   {weight: 16, hostile: true, modes: lieModes(), least: time.Second, most: 5 * time.Minute},
 	kindThief: {weight: 6, hostile: true, cluster: true, modes: theftModes(), least: time.Second, most: 5 * time.Minute},

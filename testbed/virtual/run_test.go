@@ -135,6 +135,10 @@ func (f *fakeFleet) ChangeFile(h, name string, back bool) {
 	f.call("ChangeFile %s %s %t", h, name, back)
 }
 func (f *fakeFleet) SetUnit(h, unit string, m unitMode) { f.call("SetUnit %s %s %q", h, unit, m) }
+func (f *fakeFleet) AddSentinel(h string)               { f.call("AddSentinel %s", h) }
+func (f *fakeFleet) RemoveSentinel(h string)            { f.call("RemoveSentinel %s", h) }
+func (f *fakeFleet) AddManager(h string)                { f.call("AddManager %s", h) }
+func (f *fakeFleet) RemoveManager(h string)             { f.call("RemoveManager %s", h) }
 func (f *fakeFleet) Freeze(h string)                    { f.call("Freeze %s", h) }
 func (f *fakeFleet) Thaw(h string)                      { f.call("Thaw %s", h) }
 func (f *fakeFleet) StartSecond(h string)               { f.call("StartSecond %s", h) }
@@ -458,6 +462,9 @@ func TestExecutor(t *testing.T) {
 		"2m10s rewind for=1m\n2m15s rewind for=14s":  "2m10s Restore 1m0s, 2m15s Restore 1m0s",
 		"2m10s rewind for=1h":                        "",
 		"30s replace-node n1 for=1m":                 "1m30s RestartKubelet n1",
+		"30s sentinel n2 for=1m mode=removed":        "30s AddSentinel n2, 1m30s RemoveSentinel n2",
+		"30s sentinel n2 for=1m mode=stays":          "30s AddSentinel n2",
+		"30s manager n2 for=1m":                      "30s AddManager n2, 1m30s RemoveManager n2",
 		"30s inhibit n2 for=1m":                      "30s Inhibit n2, 1m30s EndInhibit n2",
 		"30s session n2 for=1m":                      "30s LogIn n2, 1m30s LogOut n2",
 		"30s budget n2 for=1m":                       "30s BlockDrains n2, 1m30s AllowDrains n2",

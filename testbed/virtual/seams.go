@@ -53,6 +53,9 @@ type target interface {
 	Withdraw(host string)
 	// ChangeFile changes a file of the host's service: to a content that it never had or, with back, to the one that the service runs with.
 	ChangeFile(host, name string, back bool)
+	// AddSentinel creates a file on the host that requests a reboot, until RemoveSentinel or the next boot.
+	AddSentinel(host string)
+	RemoveSentinel(host string)
 	// SetUnit makes the starts of a hook unit or of the host's service misbehave.
 	SetUnit(host, unit string, mode unitMode)
 	// RestartKubelet restarts the host's kubelet. It registers the Node if it is missing.
@@ -72,6 +75,9 @@ type target interface {
 	AllowDrains(host string)
 	// AddPod binds another pod to the Node, whether the Node is cordoned or not.
 	AddPod(host string)
+	// AddManager runs a pod of kured on the Node until RemoveManager.
+	AddManager(host string)
+	RemoveManager(host string)
 }
 
 // logindMode is how a host's logind treats a call to reboot.

@@ -151,6 +151,22 @@ func (f *Fleet) Withdraw(host string) { f.machine(host).withdraw() }
 // ChangeFile changes a file of the host's service.
 func (f *Fleet) ChangeFile(host, name string, back bool) { f.machine(host).changeFile(name, back) }
 
+// AddSentinel creates a file that requests a reboot.
+func (f *Fleet) AddSentinel(host string) {
+	m := f.machine(host)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.up {
+		f.must(m.mem.WriteFile(sentinel, ""))
+	}
+}
+
+// RemoveSentinel removes it.
+func (f *Fleet) RemoveSentinel(host string) { f.must(f.machine(host).mem.RemoveFile(sentinel)) }
+
+// sentinel is a file that requests a reboot.
+const sentinel = "run/reboot-required"
+
 // SetUnit makes the starts of a unit misbehave, if the host has it.
 func (f *Fleet) SetUnit(host, unit string, mode unitMode) {
 	f.machine(host).mem.Units().Change(unit, func(u *memhost.Unit) {
@@ -192,6 +208,20 @@ func (f *Fleet) AllowDrains(host string) {
 
 // AddPod binds another pod to the Node.
 func (f *Fleet) AddPod(host string) { f.createPod("late-"+host, host) }
+
+// AddManager runs a pod of kured on the Node.
+func (f *Fleet) AddManager(host string) {
+	p := newPod("kured", "kured-"+host, host, "DaemonSet")
+	p.Namespace, p.Spec.Containers[0].Command = metav1.NamespaceSystem, []string{"/usr/bin/kured"}
+	_, err := f.Admin.CoreV1().Pods(p.Namespace).Create(f.ctx, p, metav1.CreateOptions{})
+	f.mustOr(err, apierrors.IsAlreadyExists) // a store that was rewound has it again
+}
+
+// RemoveManager removes it.
+func (f *Fleet) RemoveManager(host string) {
+	now := metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}
+	f.mustOr(f.Admin.CoreV1().Pods(metav1.NamespaceSystem).Delete(f.ctx, "kured-"+host, now), gone)
+}
 
 // Restore sets the store back.
 func (f *Fleet) Restore(s any) { f.rewind(s.(*apiserver.Snapshot)) }

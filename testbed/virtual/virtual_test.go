@@ -106,3 +106,36 @@ func TestTwoProcesses(t *testing.T) {
 		}
 	})
 }
+
+// TestOtherManager checks that a host next to a pod of kured waits, and arrives once the pod is gone.
+func TestOtherManager(t *testing.T) {
+	inBubble(t, Options{Hosts: 1}, func(t *testing.T, f *Fleet) {
+		f.AddManager("n1")
+		f.Stage("n1", "2.0.0")
+		time.Sleep(20 * time.Minute)
+		if n := turn.FromNode(f.Node("n1")); n.State != v1alpha1.StateIdle || n.Held != v1alpha1.ReasonOtherManager {
+			t.Errorf("it is in %s and held %q, expected idle and OtherManager", n.State, n.Held)
+		}
+		f.RemoveManager("n1")
+		if why := f.Arrive(time.Hour); why != "" {
+			t.Error(why)
+		}
+	})
+}
+
+// TestSentinel checks that a host reboots for a sentinel, and not for one that is gone before its turn.
+func TestSentinel(t *testing.T) {
+	inBubble(t, Options{Hosts: 1}, func(t *testing.T, f *Fleet) {
+		f.AddSentinel("n1")
+		f.RemoveSentinel("n1")
+		time.Sleep(10 * time.Minute)
+		if boots := f.Host(0).mem.Boots(); boots != 1 {
+			t.Errorf("%d boots for a sentinel that is gone, expected 1", boots)
+		}
+		f.AddSentinel("n1")
+		time.Sleep(10 * time.Minute)
+		if why := f.Arrive(time.Hour); why != "" || f.Host(0).mem.Boots() != 2 {
+			t.Errorf("%d boots, expected 2; %s", f.Host(0).mem.Boots(), why)
+		}
+	})
+}
