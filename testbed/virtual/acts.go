@@ -101,14 +101,14 @@ var acts = map[Kind]act{
 	},
 	kindUnit: {
 		begin: func(e *executor, f Fault) {
-			unit, how, _ := strings.Cut(f.Mode, ",")
-			e.fleet.SetUnit(f.On, unit, unitMode(how))
+			unit, mode := f.unit()
+			e.fleet.SetUnit(f.On, unit, mode)
 		},
 		end: func(e *executor, f Fault) {
-			unit, _, _ := strings.Cut(f.Mode, ",")
+			unit, _ := f.unit()
 			e.fleet.SetUnit(f.On, unit, unitWorks)
 		},
-		what: func(f Fault) string { unit, _, _ := strings.Cut(f.Mode, ","); return unit },
+		what: func(f Fault) string { unit, _ := f.unit(); return unit },
 	},
 
 	kindOutage: {

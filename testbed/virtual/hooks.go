@@ -49,6 +49,12 @@ func unitModes() (modes []string) {
 	return modes
 }
 
+// unit returns the unit that a fault of a unit happens to, and what its starts do.
+func (f Fault) unit() (name string, mode unitMode) {
+	name, how, _ := strings.Cut(f.Mode, ",")
+	return name, unitMode(how)
+}
+
 func hookUnit(stage v1alpha1.State) string { return "hook-" + string(stage) + ".service" }
 
 // defineHooks defines the host's hook units and their targets.
@@ -66,15 +72,15 @@ func (m *Machine) defineHooks() {
 // hookBegan takes the start of a hook unit.
 func (m *Machine) hookBegan(stage v1alpha1.State, r memhost.Run) {
 	m.f.logf("%s runs %s", m.name, r.Unit)
-	turn := ""
+	during := ""
 	if obj := m.f.Node(m.name); obj != nil {
-		turn = obj.Annotations[v1alpha1.AnnotationTurn]
+		during = obj.Annotations[v1alpha1.AnnotationTurn]
 	}
 	m.mu.Lock()
 	if !m.hooks.part && m.f.attacks().Thief {
 		defer m.f.problem("Hooks: %s wants nothing in the turn %q, and %s runs", m.name, m.hooks.turn, r.Unit)
 	}
-	m.hooks.running[stage], m.hooks.began[stage] = true, turn
+	m.hooks.running[stage], m.hooks.began[stage] = true, during
 	if stage == v1alpha1.StateBeforeUncordon {
 		m.hooks.undoing = true
 	} else {
@@ -157,9 +163,9 @@ func continued(from, to v1alpha1.State) v1alpha1.State {
 	return ""
 }
 
-// judgeHooks checks that a turn continues only after the stage's hook unit has succeeded and, when a host's turn is over, that before-uncordon
-// has undone what its other hooks did. A turn that an admin ended by
-// force, or with the Node, is not undone. Nor is one that an attacker ended (docs/security.md): a later turn, without an attacker, undoes it.
+// judgeHooks checks that a turn continues only after the stage's hook unit has succeeded and, when the turn is over, that before-uncordon has
+// undone what the host's other hooks did. A turn that an admin ended by force, or with the Node, is not undone. Nor is one that an attacker
+// ended (docs/security.md): a later turn, without an attacker, undoes it.
 func (m *Machine) judgeHooks(n *turn.Node) {
 	if n.State == v1alpha1.StateAbsent || n.Detached != nil && n.Detached.Force {
 		m.forgetHooks()
@@ -177,7 +183,7 @@ func (m *Machine) judgeHooks(n *turn.Node) {
 	left := m.hooksLeftLocked()
 	m.mu.Unlock()
 	if undone && !m.f.attacked(m.name) {
-		m.f.problem("Hooks: %s goes on from %s to %s, and %s has not succeeded in the turn %s", m.name, stage, n.State, hookUnit(stage), n.Turn)
+		m.f.problem("Hooks: %s continues from %s to %s, and %s has not succeeded in the turn %s", m.name, stage, n.State, hookUnit(stage), n.Turn)
 	}
 	if ended && left != "" && !m.f.attacked(m.name) {
 		m.f.problem("Hooks: %s is idle again, and %s", m.name, left)

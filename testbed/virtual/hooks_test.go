@@ -70,7 +70,7 @@ func TestHookViolations(t *testing.T) {
 				obj.Labels[v1alpha1.LabelState], obj.Annotations[v1alpha1.AnnotationTurn] = string(state), "t1"
 				m.judge(obj)
 			}
-		}, "n1 goes on from before-drain to draining, and hook-before-drain.service has not succeeded"},
+		}, "n1 continues from before-drain to draining, and hook-before-drain.service has not succeeded"},
 		"wants nothing": {func(f *Fleet, m *Machine) {
 			f.setAttack(referee.Attack{Thief: true})
 			m.hookBegan(v1alpha1.StateBeforeUncordon, memhost.Run{Unit: "u"})

@@ -47,7 +47,8 @@ func (m *Machine) defineService() {
 		kind = "oneshot" // it does not
 	}
 	m.mem.Units().Set(service, memhost.Unit{
-		Type: kind, RemainAfterExit: true, Active: "active", StartTakes: 2 * time.Second, StopTakes: time.Second, Began: m.serviceBegan, Ended: m.serviceEnded,
+		Type: kind, RemainAfterExit: true, Active: "active", StartTakes: 2 * time.Second, StopTakes: time.Second,
+		Began: m.serviceBegan, Ended: m.serviceEnded,
 	})
 	m.mem.Units().Set(afterService, memhost.Unit{Type: "exec", Active: "active", StartTakes: time.Second})
 }
@@ -151,7 +152,7 @@ func appliesNow(n *turn.Node) bool {
 func (m *Machine) judgeApplying(n *turn.Node) {
 	m.mu.Lock()
 	s := &m.service
-	if was := s.applies; was {
+	if s.applies {
 		s.applied = time.Now()
 	}
 	s.applies = appliesNow(n)
