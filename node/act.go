@@ -72,18 +72,27 @@ func (h *Host) read(ctx context.Context, what step.Read) error {
 		}
 		return nil
 	case step.ReadEviction:
-		began := time.Now()
-		if _, err := h.readNode(ctx); err != nil {
-			return err
-		}
-		lease, err := h.readLease(ctx)
-		if err != nil {
-			return err
-		}
-		h.fresh = &freshRead{FreshRead: step.FreshRead{Lease: lease}, began: began}
-		return nil
+		return h.readEviction(ctx)
 	}
 	return h.readCommit(ctx)
+}
+
+// readEviction reads the host's own Node, then the Lease. Reads that take too long to act on are
+// an error: evictions must not continue on what was known before them.
+func (h *Host) readEviction(ctx context.Context) error {
+	began := time.Now()
+	h.fresh = nil
+	ctx, cancel := context.WithTimeout(ctx, maxReadAge)
+	defer cancel()
+	if _, err := h.readNode(ctx); err != nil {
+		return err
+	}
+	lease, err := h.readLease(ctx)
+	if err != nil {
+		return err
+	}
+	h.fresh = &freshRead{FreshRead: step.FreshRead{Lease: lease}, began: began}
+	return nil
 }
 
 // readCommit reads, in this order: the host's own Node, the Lease, every source, the pods.

@@ -140,10 +140,13 @@ func TestAgeOfARead(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		h, api, _ := newMemoryHost(t, v1alpha1.StateRebooting)
-		api.delay = 4 * time.Second
-		began := time.Now()
-		if err := h.read(t.Context(), step.ReadCommit); err == nil || time.Since(began) > maxReadAge || h.fresh != nil {
-			t.Errorf("reads of 16 s ended after %v: %v, %+v", time.Since(began), err, h.fresh)
+		api.delay = 6 * time.Second
+		for _, what := range []step.Read{step.ReadCommit, step.ReadEviction} {
+			began := time.Now()
+			h.fresh = &freshRead{began: began}
+			if err := h.read(t.Context(), what); err == nil || time.Since(began) > maxReadAge || h.fresh != nil {
+				t.Errorf("reads of 12 s and more ended after %v: %v, %+v", time.Since(began), err, h.fresh)
+			}
 		}
 	})
 }

@@ -145,6 +145,7 @@ func (h *Host) round(ctx context.Context) (step.Decision, error) {
 			return d, err
 		}
 	}
+	h.drain.Stop() // none of these steps has said whether it may continue
 	return step.Decision{}, hostError{fmt.Errorf("%d steps without a pause", maxSteps)}
 }
 
