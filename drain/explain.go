@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -25,15 +26,20 @@ func (f *facts) explain(a answer) string {
 		return a.message
 	}
 	figures := budgetFigures.FindStringSubmatch(a.message)
+	needs, has := 0, 0
+	if figures != nil {
+		needs, _ = strconv.Atoi(figures[1])
+		has, _ = strconv.Atoi(figures[2])
+	}
 	switch {
 	case strings.Contains(a.message, severalBudgets):
 		return advise(a.message, "leave one budget that selects this pod: kubectl get pdb -n "+f.Namespace)
+	case figures == nil || has > needs: // the budget's controller has not counted yet, or has just allowed another eviction
+		return a.message
 	case f.unready != "":
 		return advise(a.message, fmt.Sprintf("this pod itself is not Ready (%s): fix it, or set unhealthyPodEvictionPolicy: "+
 			"AlwaysAllow in the budget (the default, IfHealthyBudget, keeps it while the budget is not met)", f.unready))
-	case figures == nil:
-		return a.message
-	case figures[1] == figures[2]:
+	case has == needs:
 		return advise(a.message, "another of its pods is not Ready, or the budget never allows an eviction "+
 			"(maxUnavailable: 0, or minAvailable as high as the replicas): fix that pod, or change the budget or the replicas")
 	default:

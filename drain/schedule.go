@@ -3,6 +3,8 @@ package drain
 import (
 	"cmp"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -23,6 +25,8 @@ const (
 	// Delays after an answer that will hardly change by itself.
 	minSlowDelay = 5 * time.Second
 	maxSlowDelay = 2 * time.Minute
+	// criticalAfter is how long critical pods wait for another pod that cannot be evicted.
+	criticalAfter = 30 * time.Second
 	// recheck is how long the watch may take to show an accepted eviction. An admission webhook
 	// may accept an eviction and do nothing.
 	recheck = 30 * time.Second
@@ -61,26 +65,40 @@ type entry struct {
 	notBefore time.Time
 	accepted  bool
 	blocker   *Blocker
+	// refused is when the API server first answered since when it has accepted no eviction of
+	// this pod; zero if it has not answered.
+	refused time.Time
 }
 
 // critical reports whether the pod is in the second of the two groups into which the kubelet's
 // own shutdown divides pods: those that others depend on, such as the cluster's DNS.
 func (e *entry) critical() bool { return e.priority >= systemCritical }
 
-// blocked reports whether only a person, or another pod, can have the pod leave. An API server
-// that does not answer says nothing about the pod.
-func (e *entry) blocked(now time.Time) bool {
-	if e.verdict.Class == Wait {
-		return e.stuck(now) != nil
+// blockedFrom returns from when the pod counts as blocked, so that critical pods need not wait for
+// it; ok is false if it is not blocked. A refused eviction may succeed at the next attempt, and an
+// API server that does not answer says nothing about the pod.
+func (e *entry) blockedFrom() (at time.Time, ok bool) {
+	switch {
+	case e.verdict.Class == Wait:
+		return e.deadline.Add(overdue), true
+	case e.blocker == nil || e.blocker.Reason == Unreachable:
+		return time.Time{}, false
+	case e.refused.IsZero(): // by the policy, or it comes back, or is not deleted
+		return time.Time{}, true
 	}
-	return e.blocker != nil && e.blocker.Reason != Unreachable
+	return e.refused.Add(criticalAfter), true
+}
+
+func (e *entry) blocked(now time.Time) bool {
+	at, ok := e.blockedFrom()
+	return ok && !now.Before(at)
 }
 
 // schedule decides which pod to evict when. It is pure: pods, answers and the time are
 // arguments. It must not be used by several goroutines.
 //
 // As many evictions as width are in flight at once. An API server that is slow, busy or away
-// gets fewer: each answer of that kind halves width, and each accepted eviction widens it.
+// gets fewer: each answer of that kind halves width, and each other answer widens it.
 type schedule struct {
 	concurrency int            // the most that width may be
 	random      func() float64 // in [0, 1)
@@ -123,12 +141,12 @@ func (s *schedule) observe(now time.Time, v snapshot) {
 			s.seen[f.UID] = true
 			s.arrived(now, e)
 		}
-		if e.verdict.Class != f.verdict.Class {
-			e.blocker = nil
+		if e.verdict.Class != f.verdict.Class || f.verdict.Class == Block && e.verdict.Reason != f.verdict.Reason {
+			e.blocker, e.refused = nil, time.Time{}
 		}
 		e.facts = f
 		if f.verdict.Class == Block && e.blocker == nil {
-			e.block(now, f.verdict.Reason, "", whyBlocked[f.verdict.Reason])
+			e.block(now, f.verdict.Reason, "", cmp.Or(whyBlocked[f.verdict.Reason], "its policy does not let the pod be evicted"))
 		}
 		s.pods[f.UID] = e
 	}
@@ -200,11 +218,12 @@ func (e *entry) waits(critical bool) bool {
 	return e.verdict.Class == Evict && !e.inFlight && (critical || !e.critical())
 }
 
-// before orders evictions. Pods without an attempt come first, so that blocked pods delay no
-// others. Then comes the lowest priority.
+// before orders evictions. Pods without an attempt come first, then those that have been due for
+// longest, so that blocked pods delay no others. Then comes the lowest priority.
 func before(a, b *entry) int {
 	return cmp.Or(
 		cmp.Compare(min(a.attempts, 1), min(b.attempts, 1)),
+		a.notBefore.Compare(b.notBefore),
 		cmp.Compare(a.priority, b.priority),
 		comparePods(a.Pod, b.Pod),
 	)
@@ -214,10 +233,10 @@ func before(a, b *entry) int {
 func (s *schedule) answered(now time.Time, uid types.UID, controller types.UID, a answer) {
 	s.inFlight--
 	switch {
-	case a.kind == accepted:
-		s.width = min(s.width+1/s.width, float64(s.concurrency))
-	case a.reason == TooManyRequests, a.reason == Unreachable:
+	case a.kind != accepted && (a.reason == TooManyRequests || a.reason == Unreachable):
 		s.width = max(s.width/2, 1)
+	default:
+		s.width = min(s.width+1/s.width, float64(s.concurrency))
 	}
 	e := s.pods[uid]
 	if a.kind == accepted {
@@ -233,7 +252,7 @@ func (s *schedule) answered(now time.Time, uid types.UID, controller types.UID, 
 	}
 	e.inFlight = false
 	if a.kind == accepted {
-		e.failures = 0
+		e.failures, e.refused = 0, time.Time{}
 		if !e.accepted {
 			e.blocker = nil
 		}
@@ -242,6 +261,9 @@ func (s *schedule) answered(now time.Time, uid types.UID, controller types.UID, 
 		return
 	}
 	e.failures++
+	if e.refused.IsZero() && a.reason != Unreachable {
+		e.refused = now
+	}
 	wait := s.delay(e.failures, minDelay, e.longestDelay(now, a))
 	if a.kind == refused {
 		wait = s.delay(e.failures, minSlowDelay, maxSlowDelay)
@@ -266,11 +288,7 @@ func (e *entry) longestDelay(now time.Time, a answer) time.Duration {
 	if a.reason != PodDisruptionBudget {
 		return maxDelay
 	}
-	blocked := time.Duration(0)
-	if e.blocker != nil {
-		blocked = now.Sub(e.blocker.Since)
-	}
-	return min(max(blocked/10, freshDelay), maxDelay)
+	return min(max(now.Sub(e.refused)/10, freshDelay), maxDelay)
 }
 
 // delay doubles with each failure. It is random in the upper half of that, so that pods that
@@ -290,7 +308,11 @@ func (s *schedule) wake(now time.Time) time.Time {
 		}
 	}
 	critical := s.criticalMayLeave(now)
+	waiting := !critical && slices.ContainsFunc(slices.Collect(maps.Values(s.pods)), func(e *entry) bool { return e.critical() && e.waits(true) })
 	for _, e := range s.pods {
+		if t, ok := e.blockedFrom(); waiting && ok && t.After(now) {
+			soonest(t)
+		}
 		switch {
 		case e.waits(critical) && !s.full():
 			soonest(e.notBefore)

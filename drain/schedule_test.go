@@ -81,6 +81,7 @@ func TestWidth(t *testing.T) {
 		"better":                  {[]answer{away, away, yes, yes}, 2},
 		"better after a round":    {[]answer{away, away, yes, yes, yes}, 3},
 		"better after many":       {append([]answer{away}, slices.Repeat([]answer{yes}, 40)...), 8},
+		"budgets answer again":    {append([]answer{away, away, away}, slices.Repeat([]answer{{kind: later, reason: PodDisruptionBudget}}, 40)...), 8},
 		"from one to two at once": {[]answer{away, away, away, yes}, 2},
 	} {
 		s := scheduleOf(8, nil, named("a"))
@@ -98,8 +99,8 @@ func TestWidth(t *testing.T) {
 	}
 }
 
-// TestCriticalPodsLeaveLast: a critical pod is evicted once all others are gone, or blocked by more than an API server
-// that does not answer.
+// TestCriticalPodsLeaveLast: a critical pod is evicted once all others are gone, or have been blocked for 30 s by more
+// than an API server that does not answer.
 func TestCriticalPodsLeaveLast(t *testing.T) {
 	dns, web := named("dns"), named("web")
 	dns.priority, web.priority = systemCritical, systemCritical-1
@@ -110,19 +111,19 @@ func TestCriticalPodsLeaveLast(t *testing.T) {
 	kept.verdict = Verdict{Block, BlockedByPolicy}
 	for name, c := range map[string]struct {
 		web    facts
-		answer *answer // to the eviction of web
-		leaves bool
+		answer *answer       // to the eviction of web
+		leaves time.Duration // when the critical pod is evicted; negative: not within a minute
 		end    time.Duration // 0: none
 	}{
-		"not answered":     {web, nil, false, 90 * time.Second},
-		"accepted":         {web, &answer{kind: accepted}, false, 90 * time.Second},
-		"terminating":      {leaving, nil, false, 90 * time.Second},
-		"stuck":            {stuck, nil, true, 0},
-		"kept":             {kept, nil, true, 0},
-		"budget":           {web, &answer{kind: later, reason: PodDisruptionBudget}, true, 0},
-		"webhook":          {web, &answer{kind: refused, reason: Refused}, true, 0},
-		"server away":      {web, &answer{kind: later, reason: Unreachable}, false, 0},
-		"another one gone": {dns, nil, true, 30 * time.Second},
+		"not answered":     {web, nil, -1, 90 * time.Second},
+		"accepted":         {web, &answer{kind: accepted}, recheck, 90 * time.Second},
+		"terminating":      {leaving, nil, -1, 90 * time.Second},
+		"stuck":            {stuck, nil, 0, 0},
+		"kept":             {kept, nil, 0, 0},
+		"budget":           {web, &answer{kind: later, reason: PodDisruptionBudget}, criticalAfter, 0},
+		"webhook":          {web, &answer{kind: refused, reason: Refused}, criticalAfter, 0},
+		"server away":      {web, &answer{kind: later, reason: Unreachable}, -1, 0},
+		"another one gone": {dns, nil, 0, 30 * time.Second},
 	} {
 		s := scheduleOf(8, nil, c.web, dns)
 		if c.web.verdict.Class == Evict && c.web.Name == "web" {
@@ -138,8 +139,25 @@ func TestCriticalPodsLeaveLast(t *testing.T) {
 		if !end.Equal(want) {
 			t.Errorf("%s: the end is expected at %v, not at %v", name, end, want)
 		}
-		if p, ok := s.next(start); ok != c.leaves || ok && p.Name != "dns" {
-			t.Errorf("%s: the eviction of %q starts: %t, expected %t", name, p.Name, ok, c.leaves)
+		leaves := time.Duration(-1)
+		for at := time.Duration(0); at <= time.Minute && leaves < 0; at += 500 * time.Millisecond {
+			for {
+				p, ok := s.next(start.Add(at))
+				if !ok {
+					break
+				}
+				if p.Name == "dns" {
+					leaves = at
+				} else if c.answer != nil {
+					s.answered(start.Add(at), p.UID, "c", *c.answer)
+				}
+			}
+			if due := s.wake(start.Add(at)); leaves < 0 && c.leaves > at && (due.IsZero() || due.After(start.Add(c.leaves))) {
+				t.Errorf("%s: after %v it wakes at %v, too late", name, at, due)
+			}
+		}
+		if leaves != c.leaves {
+			t.Errorf("%s: the critical pod leaves after %v, expected %v", name, leaves, c.leaves)
 		}
 	}
 	// It waits for the moment at which a terminating pod is overdue.

@@ -60,7 +60,7 @@ func evicts(r v1alpha1.PodRule) bool { return r == "" || r == v1alpha1.PodEvict 
 func verdictBy(rules *v1alpha1.PodRules) func(p *corev1.Pod, v Verdict) Verdict {
 	blocks, skips := podMatch(rules.Block), podMatch(rules.Skip)
 	return func(p *corev1.Pod, v Verdict) Verdict {
-		switch unmanaged, emptyDir := v.Reason == Unmanaged, hasEmptyDir(p); {
+		switch unmanaged, emptyDir := metav1.GetControllerOfNoCopy(p) == nil, hasEmptyDir(p); {
 		case blocks(p):
 			return Verdict{Block, BlockedByPolicy}
 		case skips(p):

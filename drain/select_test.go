@@ -89,6 +89,7 @@ func TestRulesByKind(t *testing.T) {
 		"a selector that blocks comes first": {v1alpha1.PodRules{Unmanaged: skip, Block: all}, aPod("a"), Verdict{Block, BlockedByPolicy}},
 		"then one that skips":                {v1alpha1.PodRules{Unmanaged: block, Skip: all}, aPod("a"), Verdict{Leave, SkippedByPolicy}},
 		"a terminating pod does not block":   {v1alpha1.PodRules{Unmanaged: block, EmptyDir: block}, aPod("a", data, terminating), Verdict{Wait, Terminating}},
+		"nor does it keep a drain waiting":   {v1alpha1.PodRules{Unmanaged: skip}, aPod("a", terminating), Verdict{Leave, Unmanaged}},
 		"a DaemonSet's pod stays as before":  {v1alpha1.PodRules{EmptyDir: block}, aPod("a", data, owned("apps/v1", "DaemonSet", "u", true)), Verdict{Leave, DaemonSet}},
 		"a finished pod does not block":      {v1alpha1.PodRules{EmptyDir: block}, aPod("a", data, phase(corev1.PodFailed)), Verdict{Leave, Finished}},
 	} {
