@@ -148,7 +148,7 @@ func (e *events) write(about *corev1.ObjectReference, reason, note string) {
 	}
 	select {
 	case e.queue <- event:
-		e.losing = false
+		e.losing = e.losing && len(e.queue) > maxEvents/2
 	default:
 		if !e.losing {
 			e.log.Warn("there are more Events than can be written; the journal and the Nodes have all of it", "first_lost", reason, "about", about.Name)

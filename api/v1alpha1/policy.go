@@ -582,8 +582,9 @@ type PodRules struct {
 	// +optional
 	// +kubebuilder:default=Evict
 	Unmanaged PodRule `json:"unmanaged,omitempty"`
-	// EmptyDir is what happens to pods with emptyDir volumes, whose data an
-	// eviction deletes and a reboot does not: Evict, Block or Skip.
+	// EmptyDir is what happens to pods with emptyDir volumes: Evict, Block or
+	// Skip. An eviction deletes their data. A reboot does not, except for data
+	// in memory (medium: Memory).
 	//
 	// +optional
 	// +kubebuilder:default=Evict
