@@ -164,7 +164,7 @@ var published = map[string]func(*scene){
 		s.attached(h, `[{"name":"csi-1","devicePath":""}]`)
 		s.stage(h)
 
-		s.blockedBy(h, v1alpha1.BlockerPod, "default/"+h.Name()+"-kept", "the policy does not let this pod be evicted")
+		s.blockedBy(h, v1alpha1.BlockerPod, "default/"+h.Name()+"-kept", "drain.block of its policy selects the pod")
 		s.blockedBy(h, v1alpha1.BlockerWebhook, "default/"+h.Name()+"-guarded", "ValidatingAdmissionPolicy", "not this pod")
 		s.statusShows(h, "Pod default/"+h.Name()+"-kept", "Webhook default/"+h.Name()+"-guarded")
 		kept()
