@@ -19,8 +19,9 @@ const (
 	// Delays before a pod's next eviction when it was answered "not now".
 	minDelay = time.Second
 	maxDelay = 30 * time.Second
-	// freshDelay is the longest delay while a budget has blocked the pod for less than ten times as long: a budget often
-	// allows the eviction within a minute, when a pod on another node is ready.
+	// freshDelay is the longest delay while a budget has blocked the pod for less than ten
+	// times as long: a budget often allows the eviction within a minute, when a pod on
+	// another node is ready.
 	freshDelay = 5 * time.Second
 	// Delays after an answer that will hardly change by itself.
 	minSlowDelay = 5 * time.Second
@@ -65,8 +66,8 @@ type entry struct {
 	notBefore time.Time
 	accepted  bool
 	blocker   *Blocker
-	// refused is when the API server first answered since when it has accepted no eviction of
-	// this pod; zero if it has not answered.
+	// refused is when the API server first refused to evict this pod, since it last accepted
+	// that; zero if it has not refused.
 	refused time.Time
 }
 
@@ -97,8 +98,8 @@ func (e *entry) blocked(now time.Time) bool {
 // schedule decides which pod to evict when. It is pure: pods, answers and the time are
 // arguments. It must not be used by several goroutines.
 //
-// As many evictions as width are in flight at once. An API server that is slow, busy or away
-// gets fewer: each answer of that kind halves width, and each other answer widens it.
+// As many evictions as width are in flight at once. An API server that is busy or away gets
+// fewer: each answer that says so, and each missing one, halves width; all others widen it.
 type schedule struct {
 	concurrency int            // the most that width may be
 	random      func() float64 // in [0, 1)
@@ -201,8 +202,8 @@ func (s *schedule) next(now time.Time) (Pod, bool) {
 // full reports whether as many evictions as allowed are in flight.
 func (s *schedule) full() bool { return s.inFlight >= int(s.width) }
 
-// criticalMayLeave reports whether critical pods may be evicted: once all others are gone, or
-// are blocked.
+// criticalMayLeave reports whether critical pods may be evicted: once all others are gone or
+// blocked.
 func (s *schedule) criticalMayLeave(now time.Time) bool {
 	for _, e := range s.pods {
 		if !e.critical() && !e.blocked(now) {
