@@ -53,25 +53,48 @@ func (d *Drainer) eachPod(ctx context.Context, f func(*corev1.Pod)) error {
 	}
 }
 
-// apiEvictor sends evictions to the API server.
+// apiEvictor sends evictions to the API server. With force, it deletes what the API server refuses to evict.
 type apiEvictor struct {
-	client kubernetes.Interface
-	force  bool
+	client  kubernetes.Interface
+	force   bool
+	deleted func(p Pod, refusal string) // called for each deletion that the API server accepted; may be nil
 }
 
-func (a apiEvictor) evict(ctx context.Context, p Pod) answer {
+func (a apiEvictor) evict(ctx context.Context, f facts) answer {
 	ctx, cancel := context.WithTimeout(ctx, evictTimeout)
 	defer cancel()
-	if a.force {
-		// The pod keeps its own grace period: only its budget is overruled.
-		return answerOf(a.client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{
-			Preconditions: metav1.NewUIDPreconditions(string(p.UID)),
-		}))
+	// Without the UID it could hit a later pod of the same name.
+	options := metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(f.UID))}
+	if f.grace == 0 {
+		// With a grace period of 0 the API server forgets the pod at once, although its containers still run and
+		// write. kubectl's deletions use 1 s as well.
+		options.GracePeriodSeconds = new(int64(1))
 	}
-	// Not EvictV1: client-go repeats a request by itself, up to ten times, if the answer has a
-	// Retry-After (10 s while the budget's controller works on it). That would block one of few
-	// evictions under way for minutes, and hide the blocker.
-	err := a.client.CoreV1().RESTClient().Post().
+	evicted := answerOf(a.postEviction(ctx, f.Pod, options))
+	if !a.force || !evicted.refusal() {
+		return evicted
+	}
+	deleted := answerOf(a.client.CoreV1().Pods(f.Namespace).Delete(ctx, f.Name, options))
+	if deleted.kind == accepted {
+		deleted.overruled = evicted.message
+		if a.deleted != nil {
+			a.deleted(f.Pod, evicted.message)
+		}
+	}
+	return deleted
+}
+
+// refusal reports whether the API server refused to evict this pod, now or altogether. An API server that is busy or
+// away has refused nothing.
+func (a answer) refusal() bool {
+	return a.kind == refused || a.kind == later && a.reason != TooManyRequests && a.reason != Unreachable
+}
+
+// postEviction sends one eviction. Not by EvictV1: client-go repeats a request by itself, up to ten times, if the answer
+// has a Retry-After (10 s while the budget's controller works on it). That would block one of few evictions under way for
+// minutes, and hide the blocker.
+func (a apiEvictor) postEviction(ctx context.Context, p Pod, options metav1.DeleteOptions) error {
+	return a.client.CoreV1().RESTClient().Post().
 		MaxRetries(0).
 		AbsPath("/api/v1").
 		Namespace(p.Namespace).
@@ -79,13 +102,11 @@ func (a apiEvictor) evict(ctx context.Context, p Pod) answer {
 		Name(p.Name).
 		SubResource("eviction").
 		Body(&policyv1.Eviction{
-			ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name},
-			// Without the UID it could evict a later pod of the same name.
-			DeleteOptions: &metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(p.UID))},
+			ObjectMeta:    metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name},
+			DeleteOptions: &options,
 		}).
 		Do(ctx).
 		Error()
-	return answerOf(err)
 }
 
 // answerOf reads the API server's answer to an eviction.

@@ -111,7 +111,7 @@ func refusing(t *testing.T, code int, header ...string) (kubernetes.Interface, *
 func TestAnEvictionIsOneRequest(t *testing.T) {
 	for _, code := range []int{429, 500, 503} {
 		c, requests := refusing(t, code, "Retry-After", "1")
-		a := apiEvictor{client: c}.evict(t.Context(), Pod{Namespace: "default", Name: "a", UID: "u"})
+		a := apiEvictor{client: c}.evict(t.Context(), facts{Pod: Pod{Namespace: "default", Name: "a", UID: "u"}})
 		if requests.Load() != 1 {
 			t.Errorf("%d: %d requests", code, requests.Load())
 		}

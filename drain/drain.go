@@ -61,10 +61,13 @@ type Drainer struct {
 	Node   string // its name
 	// Policy may overrule what happens to single pods; nil overrules nothing.
 	Policy Policy
-	// Force deletes pods instead of evicting them: PodDisruptionBudgets are not asked. The
-	// drain still waits for pods that Policy blocks.
+	// Force deletes a pod if the API server refuses to evict it, because of a
+	// PodDisruptionBudget or a webhook, say. The drain still waits for pods that Policy blocks.
 	Force bool
-	Log   *slog.Logger // nil: nothing is logged
+	// Deleted is called for each pod that Force deleted, with the API server's refusal to evict
+	// it. It is called from several goroutines at once, must not block, and may be nil.
+	Deleted func(p Pod, refusal string)
+	Log     *slog.Logger // nil: nothing is logged
 	// Concurrency is how many evictions may be under way at once; 0 is DefaultConcurrency. They
 	// are fewer while the API server answers that it is busy, or does not answer.
 	Concurrency int
@@ -103,7 +106,7 @@ func (d *Drainer) Run(ctx context.Context, progress func(Progress)) error {
 	l := &loop{
 		changed:  changed,
 		pods:     func() snapshot { return snapshotOf(pods) },
-		evictor:  apiEvictor{client: d.Client, force: d.Force},
+		evictor:  apiEvictor{client: d.Client, force: d.Force, deleted: d.Deleted},
 		schedule: newSchedule(cmp.Or(d.Concurrency, DefaultConcurrency), rand.Float64),
 		reporter: reporter{send: progress, every: cmp.Or(d.ProgressInterval, defaultProgressInterval)},
 		logger:   log,

@@ -12,7 +12,7 @@ import (
 // evictor sends one eviction and waits for the answer. It sends nothing once
 // ctx has ended.
 type evictor interface {
-	evict(ctx context.Context, p Pod) answer
+	evict(ctx context.Context, f facts) answer
 }
 
 // loop carries out the schedule. It knows no API: a snapshot gives the pods, and the evictor
@@ -65,12 +65,13 @@ func (l *loop) run(ctx context.Context) error {
 			if !ok {
 				break
 			}
-			r := result{pod: pod, controller: l.schedule.pods[pod.UID].controller}
+			f := l.schedule.pods[pod.UID].facts
+			r := result{pod: pod, controller: f.controller}
 			wg.Go(func() {
 				if ctx.Err() != nil {
 					return
 				}
-				r.answer = l.evictor.evict(evictions, pod)
+				r.answer = l.evictor.evict(evictions, f)
 				select {
 				case results <- r:
 				case <-over:
@@ -116,6 +117,8 @@ func (l *loop) sleep(timer *time.Timer, now, due time.Time) {
 func (l *loop) log(r result) {
 	pod := slog.String("pod", r.pod.String())
 	switch e := l.schedule.pods[r.pod.UID]; {
+	case r.answer.overruled != "":
+		l.logger.Warn("deleted a pod that the API server refused to evict", pod, "message", r.answer.overruled)
 	case r.answer.kind == accepted:
 		l.logger.Info("evicted", pod)
 	case r.answer.kind == gone:

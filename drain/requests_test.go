@@ -6,9 +6,11 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -25,6 +27,8 @@ type podServer struct {
 	pods  []*corev1.Pod
 	lists []string // the query of each list
 	ends  []string // method, path and body of each eviction and deletion
+	// refuses are the Statuses with which it answers an eviction (POST) and a deletion; it accepts if there is none
+	refuses map[string]string
 }
 
 func servePods(t *testing.T, pods ...*corev1.Pod) (*podServer, kubernetes.Interface) {
@@ -44,6 +48,13 @@ func (s *podServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet {
 		body, _ := io.ReadAll(r.Body)
 		s.ends = append(s.ends, r.Method+" "+r.URL.Path+" "+string(body))
+		if text := s.refuses[r.Method]; text != "" {
+			var status metav1.Status
+			_ = json.Unmarshal([]byte(text), &status)
+			w.WriteHeader(int(status.Code))
+			_, _ = w.Write([]byte(text))
+			return
+		}
 		_, _ = w.Write([]byte(`{"kind":"Status","apiVersion":"v1","status":"Success"}`))
 		return
 	}
@@ -62,34 +73,83 @@ func (s *podServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(list)
 }
 
-// TestRequestsNameThePod checks that an eviction and a deletion name the pod's UID, because a pod of the same name may run
-// on another node by then, and that neither changes the pod's grace period.
-func TestRequestsNameThePod(t *testing.T) {
-	pod := Pod{Namespace: "shop", Name: "db-0", UID: "u1"}
-	for force, want := range map[bool]string{false: "POST /api/v1/namespaces/shop/pods/db-0/eviction", true: "DELETE /api/v1/namespaces/shop/pods/db-0"} {
+// TestRequestsOfAnEviction checks what is sent for one pod: one eviction, and with Force a deletion if that was refused.
+// Each names the pod's UID, because a pod of the same name may run on another node by then, and keeps the pod's grace
+// period, unless that is 0.
+func TestRequestsOfAnEviction(t *testing.T) {
+	const (
+		post    = "POST /api/v1/namespaces/shop/pods/db-0/eviction"
+		del     = "DELETE /api/v1/namespaces/shop/pods/db-0"
+		budget  = `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"TooManyRequests","code":429,"details":{"causes":[{"reason":"DisruptionBudget","message":"too few"}]}}`
+		busy    = `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"TooManyRequests","code":429}`
+		webhook = `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"no","reason":"Forbidden","code":403}`
+		missing = `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}`
+		away    = `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"away","code":503}`
+		timeout = `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"conflicts","reason":"Timeout","code":504}`
+	)
+	for name, c := range map[string]struct {
+		force   bool
+		grace   time.Duration
+		refuses string // the answer to the eviction; "" accepts it
+		keeps   string // the answer to the deletion; "" accepts it
+		sent    []string
+		kind    kind
+		deleted string // what Deleted is called with
+	}{
+		"accepted":                      {grace: 5 * time.Second, sent: []string{post}},
+		"a grace period of 0":           {sent: []string{post + " 1"}},
+		"refused":                       {grace: 5 * time.Second, refuses: budget, sent: []string{post}, kind: later},
+		"force, accepted":               {force: true, grace: 5 * time.Second, sent: []string{post}},
+		"force, a budget":               {force: true, grace: 5 * time.Second, refuses: budget, sent: []string{post, del}, deleted: "too few"},
+		"force, a grace period of 0":    {force: true, refuses: budget, sent: []string{post + " 1", del + " 1"}, deleted: "too few"},
+		"force, a webhook":              {force: true, grace: 5 * time.Second, refuses: webhook, sent: []string{post, del}, deleted: "no"},
+		"force, conflicts on a budget":  {force: true, grace: 5 * time.Second, refuses: timeout, sent: []string{post, del}, deleted: "conflicts"},
+		"force, both refused":           {force: true, grace: 5 * time.Second, refuses: budget, keeps: webhook, sent: []string{post, del}, kind: refused},
+		"force, gone":                   {force: true, grace: 5 * time.Second, refuses: missing, sent: []string{post}, kind: gone},
+		"force, gone since":             {force: true, grace: 5 * time.Second, refuses: budget, keeps: missing, sent: []string{post, del}, kind: gone},
+		"force, a busy API server":      {force: true, grace: 5 * time.Second, refuses: busy, sent: []string{post}, kind: later},
+		"force, the API server is away": {force: true, grace: 5 * time.Second, refuses: away, sent: []string{post}, kind: later},
+	} {
 		s, client := servePods(t)
-		if a := (apiEvictor{client: client, force: force}).evict(t.Context(), pod); a.kind != accepted {
-			t.Errorf("%+v", a)
+		s.refuses = map[string]string{http.MethodPost: c.refuses, http.MethodDelete: c.keeps}
+		var deleted []string
+		e := apiEvictor{client: client, force: c.force, deleted: func(p Pod, refusal string) { deleted = append(deleted, p.String()+" "+refusal) }}
+		f := facts{Pod: Pod{Namespace: "shop", Name: "db-0", UID: "u1"}, grace: c.grace}
+		if a := e.evict(t.Context(), f); a.kind != c.kind || a.overruled != c.deleted {
+			t.Errorf("%s: %+v", name, a)
 		}
-		if len(s.ends) != 1 || !strings.HasPrefix(s.ends[0], want+" ") {
-			t.Fatalf("sent %q, want %s", s.ends, want)
+		if want := strings.TrimSpace("shop/db-0 " + c.deleted); c.deleted == "" && len(deleted) > 0 || c.deleted != "" && !slices.Equal(deleted, []string{want}) {
+			t.Errorf("%s: Deleted was called with %q", name, deleted)
 		}
-		body, options := []byte(strings.TrimPrefix(s.ends[0], want+" ")), &metav1.DeleteOptions{}
-		into := any(options)
-		eviction := &policyv1.Eviction{DeleteOptions: options}
-		if !force {
-			into = eviction
+		var sent []string
+		for _, r := range s.ends {
+			what, options := optionsOf(t, r)
+			if p := options.Preconditions; p == nil || p.UID == nil || *p.UID != "u1" {
+				t.Errorf("%s: %s", name, r)
+			}
+			if options.GracePeriodSeconds != nil {
+				what += fmt.Sprintf(" %d", *options.GracePeriodSeconds)
+			}
+			sent = append(sent, what)
 		}
-		if err := json.Unmarshal(body, into); err != nil {
-			t.Fatal(err)
-		}
-		if !force {
-			options = eviction.DeleteOptions
-		}
-		if p := options.Preconditions; p == nil || p.UID == nil || *p.UID != pod.UID || options.GracePeriodSeconds != nil {
-			t.Errorf("force %t: options %s", force, body)
+		if !slices.Equal(sent, c.sent) {
+			t.Errorf("%s: sent %q, expected %q", name, sent, c.sent)
 		}
 	}
+}
+
+// optionsOf returns the method and path of an eviction or a deletion, and its options.
+func optionsOf(t *testing.T, request string) (what string, options metav1.DeleteOptions) {
+	t.Helper()
+	at := strings.Index(request, " {")
+	into := any(&options)
+	if strings.HasPrefix(request, http.MethodPost) {
+		into = &policyv1.Eviction{DeleteOptions: &options}
+	}
+	if err := json.Unmarshal([]byte(request[at+1:]), into); err != nil {
+		t.Fatal(err)
+	}
+	return request[:at], options
 }
 
 // TestRemaining checks what has to be gone before a reboot: the pods of every page that are on this node, those that

@@ -55,6 +55,7 @@ type answer struct {
 	message    string        // the server's message
 	budget     string        // the PodDisruptionBudget that it names, or ""
 	retryAfter time.Duration // 0: the server did not say
+	overruled  string        // of a pod that was deleted by force: why it could not be evicted
 }
 
 // entry is a pod that must go.

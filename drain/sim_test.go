@@ -91,7 +91,8 @@ func (s *sim) remove(name string) {
 	s.wake()
 }
 
-func (s *sim) evict(ctx context.Context, p Pod) answer {
+func (s *sim) evict(ctx context.Context, f facts) answer {
+	p := f.Pod
 	if ctx.Err() != nil {
 		return answer{kind: later, reason: Unreachable}
 	}

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -210,23 +211,29 @@ const hostController = "lockkeeper.dev/host"
 // maxNote bounds an Event's note, in bytes; the API takes 1 KiB.
 const maxNote = 1000
 
-// WriteNodeEvent writes an Event about a host's own Node, with the host's credential:
-// Kubernetes lets every kubelet create Events. The Event is of the core API, because
-// that is what Kubernetes lets them create; both APIs show the same Events. at is when
-// it happened. The key tells one Event from another: of one that is there already
-// nothing is written, and there is no error.
-func WriteNodeEvent(ctx context.Context, client *Client, node, uid, key string, at time.Time, d v1alpha1.EventDoc, note string) error {
+// maxEventName bounds an Event's name, in bytes.
+const maxEventName = 253
+
+// WriteHostEvent writes an Event of the host of that Node, with the host's credential, about its Node
+// or one of its pods: Kubernetes lets every kubelet create Events. The Event is of the core
+// API, because that is what Kubernetes lets them create; both APIs show the same Events. at is
+// when it happened. The key distinguishes the Events about one object: if there is one of that
+// key already, nothing is written, and there is no error.
+func WriteHostEvent(ctx context.Context, client *Client, node string, about corev1.ObjectReference, key string, at time.Time, d v1alpha1.EventDoc, note string) error {
 	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
 	then := metav1.NewTime(at)
 	if len(note) > maxNote {
 		note = strings.ToValidUTF8(note[:maxNote], "")
 	}
-	name := fnv.New64a()
-	name.Write([]byte(uid + " " + key))
-	_, err := client.CoreV1().Events(metav1.NamespaceDefault).Create(ctx, &corev1.Event{
-		ObjectMeta:     metav1.ObjectMeta{Name: fmt.Sprintf("%s.%016x", node, name.Sum64()), Namespace: metav1.NamespaceDefault},
-		InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: node, UID: types.UID(uid)},
+	hash := fnv.New64a()
+	hash.Write([]byte(string(about.UID) + " " + key))
+	suffix := fmt.Sprintf(".%016x", hash.Sum64())
+	name := strings.TrimRight(about.Name[:min(len(about.Name), maxEventName-len(suffix))], "-.") + suffix
+	namespace := cmp.Or(about.Namespace, metav1.NamespaceDefault)
+	_, err := client.CoreV1().Events(namespace).Create(ctx, &corev1.Event{
+		ObjectMeta:     metav1.ObjectMeta{Name: name, Namespace: namespace},
+		InvolvedObject: about,
 		Reason:         d.Reason, Message: note, Type: d.Type(), Action: d.Action, Count: 1,
 		FirstTimestamp: then, LastTimestamp: then, EventTime: metav1.NewMicroTime(at),
 		Source:              corev1.EventSource{Component: "lockkeeper", Host: node},

@@ -32,16 +32,16 @@ func TestHostUpdatesInPages(t *testing.T) {
 	}
 }
 
-// TestNodeEventIsWrittenOnce checks that an Event that exists already, because the answer to the first write was lost, is not
+// TestHostEventIsWrittenOnce checks that an Event that exists already, because the answer to the first write was lost, is not
 // an error.
-func TestNodeEventIsWrittenOnce(t *testing.T) {
+func TestHostEventIsWrittenOnce(t *testing.T) {
 	exists := text(`{"kind":"Event","apiVersion":"v1","metadata":{"name":"x"}}`)
 	again := text(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"AlreadyExists","code":409}`)
 	s := newAPIServer(t, exists, again, 403)
 	doc, _ := v1alpha1.EventOf(v1alpha1.EventDrainBlocked)
-	at := time.Unix(1700000000, 0)
+	at, about := time.Unix(1700000000, 0), corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: "n1", UID: "u"}
 	for i, fails := range []bool{false, false, true} {
-		if err := WriteNodeEvent(t.Context(), s.client(), "n1", "u", "k", at, doc, "note"); (err != nil) != fails {
+		if err := WriteHostEvent(t.Context(), s.client(), "n1", about, "k", at, doc, "note"); (err != nil) != fails {
 			t.Errorf("write %d: %v", i+1, err)
 		}
 	}

@@ -25,6 +25,9 @@ const (
 	// host writes it, and EventDrainUnblocked once nothing blocks the drain.
 	EventDrainBlocked   = "DrainBlocked"
 	EventDrainUnblocked = "DrainUnblocked"
+	// EventDrainForced: a forced drain deleted a pod that could not be evicted. The
+	// host writes it.
+	EventDrainForced = "DrainForced"
 	// EventStopLifted: the emergency stop is over.
 	EventStopLifted = "StopLifted"
 	// EventReleased: no more nodes of the policy have failed than it allows.
@@ -33,7 +36,7 @@ const (
 	EventPolicyValid = "PolicyValid"
 )
 
-// EventDoc is one reason of the coordinator's Events (events.k8s.io/v1).
+// EventDoc is one reason of lockkeeper's Events (events.k8s.io/v1).
 type EventDoc struct {
 	Reason string
 	// About is the kind of the object that has the Event.
@@ -67,6 +70,7 @@ const (
 	aboutNode   = "Node"
 	aboutLease  = "Lease"
 	aboutPolicy = "DisruptionPolicy"
+	aboutPod    = "Pod"
 )
 
 var eventDocs = func() []EventDoc {
@@ -82,6 +86,7 @@ var eventDocs = func() []EventDoc {
 		{EventTakesSlot, aboutNode, true, "Wait", "the node is cordoned by another owner or not Ready, so it takes a slot of the budget, and other nodes have waited for a slot for ten minutes", "uncordon or repair the node, or take it out with lockkeeper.dev/managed=false"},
 		{EventDrainBlocked, aboutNode, true, "Wait", "a pod has not left the node for ten minutes; the note names the pod, the PodDisruptionBudget with its figures, or what else keeps it", "see [blockers](reasons.md#blockers)"},
 		{EventDrainUnblocked, aboutNode, false, "Continue", "nothing blocks the drain now", "nothing"},
+		{EventDrainForced, aboutPod, true, "Delete", "the drain is overdue and its policy has `onTimeout: Force`, so the pod was deleted although its eviction was refused; the note has the refusal", "nothing, if the pod's application is well; else see the PodDisruptionBudget or webhook that refused"},
 		{EventStoreRewound, aboutLease, true, "Settle", "the API server's store went back in time: it was restored from a backup; the coordinator has listed everything again and grants nothing for the policies' settle time", "check that the nodes are in the states that you expect: lockkeeper does not remember reboots after the backup"},
 		{EventInvalidIntent, aboutNode, true, "Accept", "the payload of `lockkeeper.dev/paused`, `detached`, `request` or `request-now` does not parse; the node is paused or detached nevertheless, and a request is ignored", "fix or remove the annotation that the note names"},
 	}
@@ -109,7 +114,7 @@ var eventDocs = func() []EventDoc {
 	return docs
 }()
 
-// EventDocs are all reasons of the coordinator's Events, in the order of the
+// EventDocs are all reasons of lockkeeper's Events, in the order of the
 // documentation. docs/events.md is rendered from it.
 func EventDocs() []EventDoc { return eventDocs }
 

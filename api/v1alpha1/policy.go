@@ -547,7 +547,7 @@ type DrainSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,9})?(h|m|s|ms)){1,4}$') && duration(self) >= duration('1s') && duration(self) <= duration('168h')",message="expected a duration of 1s to 168h, such as 15m or 1h30m"
 	Timeout metav1.Duration `json:"timeout"`
 	// OnTimeout is what happens after the timeout: Wait, Abort, or Force, which
-	// deletes the pods that are left, whatever PodDisruptionBudgets say.
+	// deletes the pods that cannot be evicted, whatever PodDisruptionBudgets say.
 	//
 	// +optional
 	// +kubebuilder:default=Abort

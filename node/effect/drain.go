@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
@@ -22,14 +23,19 @@ type Drain struct {
 	client kubernetes.Interface
 	node   string
 	log    *slog.Logger
+	// deleted is called for each pod that a forced drain deleted, with the refusal to evict it
+	deleted func(turn string, pod corev1.ObjectReference, refusal string)
 
 	eviction step.Eviction  // of the last run
 	progress drain.Progress // of the last run; mu guards it
 }
 
-// NewDrain returns a Drain of the node of that name. wake must not block.
-func NewDrain(client kubernetes.Interface, node string, log *slog.Logger, wake func()) *Drain {
-	return &Drain{runner: runner{wake: wake}, client: client, node: node, log: log}
+// NewDrain returns a Drain of the node of that name. wake must not block. deleted is called, from
+// several goroutines, for each pod that was deleted because a turn's drain is forced and the API
+// server refused to evict the pod; it must not block.
+func NewDrain(client kubernetes.Interface, node string, log *slog.Logger, wake func(),
+	deleted func(turn string, pod corev1.ObjectReference, refusal string)) *Drain {
+	return &Drain{runner: runner{wake: wake}, client: client, node: node, log: log, deleted: deleted}
 }
 
 // Start starts the eviction of a stage unless it runs. ran says whether it ran when the
@@ -47,10 +53,14 @@ func (d *Drain) Start(ctx context.Context, s Stage, e step.Eviction, ran bool) {
 	d.mu.Unlock()
 	systemd.LogEvent(d.log, slog.LevelInfo, v1alpha1.MessageEvicting, "evicting the node's pods", "turn", s.Turn, "state", s.State.String())
 	if e.Force {
-		d.log.Warn("the drain is overdue, and its policy says Force: pods are deleted without asking their PodDisruptionBudgets", "turn", s.Turn)
+		d.log.Warn("the drain is overdue, and its policy says Force: pods that the API server refuses to evict are deleted", "turn", s.Turn)
 	}
 	d.begin(ctx, s, "", func(ctx context.Context) error {
-		err := d.drainer(e).Run(ctx, func(p drain.Progress) {
+		drainer := d.drainer(e)
+		drainer.Deleted = func(p drain.Pod, refusal string) {
+			d.deleted(s.Turn, corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: p.Namespace, Name: p.Name, UID: p.UID}, refusal)
+		}
+		err := drainer.Run(ctx, func(p drain.Progress) {
 			d.mu.Lock()
 			d.progress = p
 			d.mu.Unlock()

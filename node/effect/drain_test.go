@@ -3,6 +3,7 @@ package effect
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -12,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
@@ -22,7 +24,7 @@ import (
 
 // lastDrain returns a Drain whose last run belongs to a stage. It has no client, so a new eviction panics.
 func lastDrain(s Stage, e step.Eviction, ended bool) *Drain {
-	d := NewDrain(nil, "n1", slog.New(slog.DiscardHandler), func() {})
+	d := NewDrain(nil, "n1", slog.New(slog.DiscardHandler), func() {}, nil)
 	d.eviction, d.last = e, &run{stage: s, cancel: func(error) {}, ended: make(chan struct{}), at: time.Now()}
 	if ended {
 		close(d.last.ended)
@@ -55,7 +57,7 @@ func TestEvictionThatServes(t *testing.T) {
 		ran    bool
 		serves bool
 	}{
-		{"none yet", NewDrain(nil, "n1", nil, nil), s, plain, false, false},
+		{"none yet", NewDrain(nil, "n1", nil, nil, nil), s, plain, false, false},
 		{"it runs", lastDrain(s, plain, false), s, plain, true, true},
 		{"it began since", lastDrain(s, skip, false), s, skip, false, true},
 		{"it is to force", lastDrain(s, plain, false), s, force, true, false},
@@ -152,11 +154,22 @@ func TestOneRunAtATime(t *testing.T) {
 	r.Wait()
 }
 
-// slowEvictions is an API server with one pod. It does not answer evictions.
-type slowEvictions struct{ underway atomic.Int32 }
+// slowEvictions is an API server with one pod. It does not answer evictions, or refuses them, and accepts deletions.
+type slowEvictions struct {
+	underway atomic.Int32
+	refuses  bool
+}
 
 func (s *slowEvictions) RoundTrip(r *http.Request) (*http.Response, error) {
-	if r.Method == http.MethodPost {
+	answer := func(code int, body string) (*http.Response, error) {
+		return &http.Response{StatusCode: code, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(body)), Request: r}, nil
+	}
+	switch {
+	case r.Method == http.MethodDelete:
+		return answer(http.StatusOK, `{"kind":"Status","apiVersion":"v1","status":"Success"}`)
+	case r.Method == http.MethodPost && s.refuses:
+		return answer(http.StatusForbidden, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403,"message":"not this pod"}`)
+	case r.Method == http.MethodPost:
 		s.underway.Add(1)
 		defer s.underway.Add(-1)
 	}
@@ -166,7 +179,28 @@ func (s *slowEvictions) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	const list = `{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"5"},"items":[
 		{"metadata":{"name":"p","namespace":"d","uid":"u","resourceVersion":"3"},"spec":{"nodeName":"n1"}}]}`
-	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(list)), Request: r}, nil
+	return answer(http.StatusOK, list)
+}
+
+// TestForcedDrainReportsDeletions checks that the host learns of each pod that a forced drain deletes, and of none otherwise.
+func TestForcedDrainReportsDeletions(t *testing.T) {
+	for force, want := range map[bool]string{true: "t1 Pod d/p u not this pod", false: ""} {
+		synctest.Test(t, func(t *testing.T) {
+			client, err := kubernetes.NewForConfig(&rest.Config{Host: "http://api", Transport: &slowEvictions{refuses: true}})
+			must(t, err)
+			said := make(chan string, 8)
+			d := NewDrain(client, "n1", slog.New(slog.DiscardHandler), func() {}, func(turn string, p corev1.ObjectReference, refusal string) {
+				said <- fmt.Sprintf("%s %s %s/%s %s %s", turn, p.Kind, p.Namespace, p.Name, p.UID, refusal)
+			})
+			d.Start(t.Context(), Stage{"t1", v1alpha1.StateDraining}, step.Eviction{Force: force}, false)
+			synctest.Wait()
+			d.Stop()
+			close(said)
+			if got := <-said; got != want {
+				t.Errorf("force %t: %q, expected %q", force, got, want)
+			}
+		})
+	}
 }
 
 // TestStoppedDrainSendsNothing checks that no eviction is under way when a drain was stopped: the host may report that it
@@ -178,7 +212,7 @@ func TestStoppedDrainSendsNothing(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		d, s := NewDrain(client, "n1", slog.New(slog.DiscardHandler), func() {}), Stage{"t1", v1alpha1.StateDraining}
+		d, s := NewDrain(client, "n1", slog.New(slog.DiscardHandler), func() {}, nil), Stage{"t1", v1alpha1.StateDraining}
 		d.Start(t.Context(), s, step.Eviction{}, false)
 		synctest.Wait()
 		if n := api.underway.Load(); n != 1 {
@@ -194,7 +228,7 @@ func TestStoppedDrainSendsNothing(t *testing.T) {
 func TestRemainingIsWhatIsEvicted(t *testing.T) {
 	client, err := kubernetes.NewForConfig(&rest.Config{Host: "http://api", Transport: &slowEvictions{}})
 	must(t, err)
-	d := NewDrain(client, "n1", slog.New(slog.DiscardHandler), func() {})
+	d := NewDrain(client, "n1", slog.New(slog.DiscardHandler), func() {}, nil)
 	for skipped, want := range map[string]int{"d": 0, "another": 1} {
 		n, err := d.Remaining(t.Context(), step.Eviction{Rules: []v1alpha1.PodRules{{Skip: []v1alpha1.PodSelector{{Namespace: skipped}}}}})
 		if err != nil || n != want {

@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/timing"
@@ -17,17 +19,19 @@ const (
 	eventAgain = 5 * time.Second
 	eventLast  = 5 * time.Minute
 	eventFor   = time.Hour
-	// maxEvents is how many Events may wait to be written. Further Events are dropped.
-	maxEvents = 8
+	// maxEvents is how many Events may wait to be written: one for each pod of a large node.
+	// Further Events are dropped.
+	maxEvents = 500
 )
 
-// event is an Event about the host's own Node.
+// event is an Event about the host's own Node or about one of its pods.
 type event struct {
-	time      time.Time // when it happened
-	node, uid string    // of the Node
-	key       string    // identifies the Event, also across processes
-	doc       v1alpha1.EventDoc
-	note      string
+	time  time.Time // when it happened
+	node  string    // the Node's name
+	about corev1.ObjectReference
+	key   string // identifies the Event, also across processes
+	doc   v1alpha1.EventDoc
+	note  string
 }
 
 // Events writes a host's Events one after the other, and repeats failed writes. The host's loop
@@ -43,7 +47,7 @@ type Events struct {
 // NewEvents returns a writer of Events that uses the host's client.
 func NewEvents(log *slog.Logger, client *kube.Client) *Events {
 	return newEvents(log, func(ctx context.Context, e *event) error {
-		return kube.WriteNodeEvent(ctx, client, e.node, e.uid, e.key, e.time, e.doc, e.note)
+		return kube.WriteHostEvent(ctx, client, e.node, e.about, e.key, e.time, e.doc, e.note)
 	})
 }
 

@@ -227,8 +227,9 @@ func TestEventsExpire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := apiserver.New()
 		c := connect(t, s, "admin")
+		about := corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: "n1", UID: "u"}
 		for i := range 3 {
-			must(t, kube.WriteNodeEvent(t.Context(), c, "n1", "u", fmt.Sprint(i), time.Now(), v1alpha1.EventDoc{Reason: "R"}, "note"))
+			must(t, kube.WriteHostEvent(t.Context(), c, "n1", about, fmt.Sprint(i), time.Now(), v1alpha1.EventDoc{Reason: "R"}, "note"))
 			time.Sleep(40 * time.Minute)
 		}
 		list, err := c.CoreV1().Events("default").List(t.Context(), metav1.ListOptions{

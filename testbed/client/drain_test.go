@@ -149,12 +149,12 @@ func TestOverduePodsBlockFromTheFirstReport(t *testing.T) {
 	}
 }
 
-// TestForce checks that a drain with Force deletes pods that a budget protects, and still skips the pods that every
-// drain skips.
+// TestForce checks that a drain with Force evicts what can be evicted, deletes a pod that a budget protects, with the grace
+// period of that pod, and leaves the pods that every drain leaves.
 func TestForce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "force")
-	w.create(w.pod("held"), w.pod("kept", label("app", "kept")))
+	made := w.create(w.pod("held", annotation(controlplane.StopsAfterAnnotation, "1h")), w.pod("free", label("app", "free")), w.pod("kept", label("app", "kept")))
 	w.budget("keep-all", "app", w.space, 1, 1)
 	var wire drainWire
 	skip := func(p *corev1.Pod, v drain.Verdict) drain.Verdict {
@@ -163,13 +163,60 @@ func TestForce(t *testing.T) {
 		}
 		return v
 	}
-	w.drain(w.host(&wire), func(d *drain.Drainer) { d.Force, d.Policy = true, skip }).drained()
+	deleted := make(chan string, 8)
+	r := w.drain(w.host(&wire), func(d *drain.Drainer) {
+		d.Force, d.Policy = true, skip
+		d.Deleted = func(p drain.Pod, refusal string) { deleted <- p.Name + ": " + refusal }
+	})
+	w.pods("with held terminating", func(now []*corev1.Pod) bool {
+		return slices.ContainsFunc(now, func(p *corev1.Pod) bool {
+			return p.Name == "held" && p.DeletionTimestamp != nil && *p.DeletionGracePeriodSeconds == corev1.DefaultTerminationGracePeriodSeconds
+		})
+	})
+	w.end("held")
+	r.drained()
 	if left := w.names(); !slices.Equal(left, []string{"kept"}) {
 		t.Errorf("left: %v", left)
 	}
-	if n := wire.count(kindEvict); n != 0 {
-		t.Errorf("%d evictions, expected none because the budget would refuse them", n)
+	close(deleted)
+	var said []string
+	for text := range deleted {
+		said = append(said, text)
 	}
+	if want := "held: The disruption budget keep-all needs 1 healthy pods and has 1 currently"; !slices.Equal(said, []string{want}) {
+		t.Errorf("deleted %q, expected %q", said, want)
+	}
+	if got := wire.answersTo(made[0].UID); !slices.Equal(got, []int{http.StatusTooManyRequests}) {
+		t.Errorf("evictions of held were answered %v, expected one refusal", got)
+	}
+	wire.accepted(t, made[1])
+	if n := wire.count("DELETE /api/v1/namespaces/force/pods/held"); n != 1 {
+		t.Errorf("%d deletions of held", n)
+	}
+	if others := wire.others(); len(others) != 1 {
+		t.Errorf("other requests: %v", others)
+	}
+}
+
+// TestNoGracePeriod checks that a pod with a grace period of 0 stays until its kubelet has ended it: the API server would
+// forget it at once otherwise.
+func TestNoGracePeriod(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "nograce")
+	none := func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = new(int64) }
+	stays := annotation(controlplane.StopsAfterAnnotation, "1h")
+	w.create(w.pod("free", none, stays), w.pod("held", none, stays, label("app", "held")))
+	w.budget("keep-held", "app", "held", 1, 1)
+	var wire drainWire
+	r := w.drain(w.host(&wire), func(d *drain.Drainer) { d.Force = true })
+	w.pods("both terminating", func(now []*corev1.Pod) bool {
+		return len(now) == 2 && !slices.ContainsFunc(now, func(p *corev1.Pod) bool {
+			return p.DeletionTimestamp == nil || *p.DeletionGracePeriodSeconds != 1
+		})
+	})
+	w.end("free")
+	w.end("held")
+	r.drained()
 }
 
 func TestTwoBudgetsAreReported(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -83,7 +84,8 @@ func TestHostileHostUpdate(t *testing.T) {
 	}
 }
 
-// TestHostsEvent: Kubernetes lets a host write an Event about its Node; both APIs show it.
+// TestHostsEvent checks that Kubernetes lets a host write Events about its Node and about a pod, whatever their names, and that both
+// APIs show them.
 func TestHostsEvent(t *testing.T) {
 	fixture(t)
 	n, err := cp.Client().CoreV1().Nodes().Get(t.Context(), "id-a", metav1.GetOptions{})
@@ -96,12 +98,24 @@ func TestHostsEvent(t *testing.T) {
 	if !ok {
 		t.Fatal("no such Event")
 	}
+	about := corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: "id-a", UID: n.UID}
 	for range 2 { // of an Event that is there already nothing is written
-		must(t, kube.WriteNodeEvent(t.Context(), client, "id-a", string(n.UID), "t1", time.Now(), d, "turn t1: "+strings.Repeat("é", 1000)))
+		must(t, kube.WriteHostEvent(t.Context(), client, "id-a", about, "t1", time.Now(), d, "turn t1: "+strings.Repeat("é", 1000)))
 	}
 	list, err := cp.Client().EventsV1().Events("default").List(t.Context(), metav1.ListOptions{FieldSelector: "reason=DrainBlocked"})
 	must(t, err)
 	if len(list.Items) != 1 || list.Items[0].Regarding.Name != "id-a" || list.Items[0].Type != "Warning" || !strings.HasPrefix(list.Items[0].Note, "turn t1: é") {
+		t.Errorf("%+v", list.Items)
+	}
+
+	d, _ = v1alpha1.EventOf(v1alpha1.EventDrainForced)
+	const suffix = 1 + 16 // of the Event's name
+	long := strings.Repeat("a", 253-suffix-1) + "-" + strings.Repeat("b", suffix)
+	pod := corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: metav1.NamespaceSystem, Name: long, UID: "u"}
+	must(t, kube.WriteHostEvent(t.Context(), client, "id-a", pod, "t1", time.Now(), d, "deleted"))
+	list, err = cp.Client().EventsV1().Events(metav1.NamespaceSystem).List(t.Context(), metav1.ListOptions{FieldSelector: "reason=DrainForced"})
+	must(t, err)
+	if len(list.Items) != 1 || list.Items[0].Regarding.Name != long || list.Items[0].DeprecatedSource.Host != "id-a" {
 		t.Errorf("%+v", list.Items)
 	}
 }
