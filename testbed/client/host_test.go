@@ -10,7 +10,9 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/dynamic"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/kube"
@@ -59,7 +61,16 @@ func startHost(t *testing.T, edit func(*host)) *host {
 	sim, err := simhost.Start(t.Context(), cp(t), simhost.Options{Name: h.name, WithoutLockkeeper: true, Events: h.happened})
 	must(t, err)
 	h.sim = sim
-	t.Cleanup(func() { must(t, sim.Close()) })
+	t.Cleanup(func() {
+		must(t, sim.Close())
+		// There is no garbage collector here, and the next test's host has the same name.
+		client, err := dynamic.NewForConfig(cp(t).AdminConfig())
+		must(t, err)
+		err = client.Resource(v1alpha1.HostUpdateResource).Delete(context.Background(), h.name, metav1.DeleteOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			t.Error(err)
+		}
+	})
 	_, err = sim.WaitNodeReady(soon(t))
 	must(t, err)
 	h.w = nodeWire(t, h.name)
@@ -244,19 +255,32 @@ func (h *host) isCommit(commit request) {
 	}
 }
 
-// pod creates a pod on the host. An eviction removes it at once.
+// pod creates a pod on the host. Once it is evicted, it ends at once.
 func (h *host) pod(name string) {
 	h.t.Helper()
-	_, err := cp(h.t).Client().CoreV1().Pods("default").Create(h.t.Context(), &corev1.Pod{
+	pods := cp(h.t).Client().CoreV1().Pods("default")
+	made, err := pods.Create(h.t.Context(), &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: corev1.PodSpec{
-			NodeName: h.name, TerminationGracePeriodSeconds: new(int64), AutomountServiceAccountToken: new(false),
+			NodeName: h.name, AutomountServiceAccountToken: new(false),
 			Containers: []corev1.Container{{Name: "app", Image: "example.invalid/app"}},
 		},
 	}, metav1.CreateOptions{})
 	must(h.t, err)
+	w, err := pods.Watch(h.t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=" + name, ResourceVersion: made.ResourceVersion})
+	must(h.t, err)
+	var kubelet sync.WaitGroup
+	kubelet.Go(func() {
+		for e := range w.ResultChan() {
+			if p, ok := e.Object.(*corev1.Pod); ok && p.DeletionTimestamp != nil {
+				_ = pods.Delete(context.Background(), name, deleteNow)
+			}
+		}
+	})
 	h.t.Cleanup(func() {
-		cp(h.t).Client().CoreV1().Pods("default").Delete(context.Background(), name, deleteNow)
+		w.Stop()
+		kubelet.Wait()
+		_ = pods.Delete(context.Background(), name, deleteNow)
 	})
 }
 

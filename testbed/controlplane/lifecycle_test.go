@@ -270,6 +270,9 @@ func TestOwnerDies(t *testing.T) {
 			if (len(dirs) == 1) != test.dirStays || len(dirs) > 1 {
 				t.Errorf("directories left: %v, expected one: %t", dirs, test.dirStays)
 			}
+			for _, dir := range dirs {
+				makeOld(t, dir)
+			}
 			removeStaleDirs(temp)
 			wantEmpty(t, temp)
 		})
@@ -328,8 +331,12 @@ func TestStaleDirs(t *testing.T) {
 	temp := t.TempDir()
 	t.Setenv("TMPDIR", temp)
 	living := must(newWorkDir(""))(t)
+	makeOld(t, living.path)
 	dead := must(newWorkDir(""))(t)
 	dead.lock.Close()
+	makeOld(t, dead.path)
+	unlocked := must(newWorkDir(""))(t)
+	unlocked.lock.Close()
 	fresh := filepath.Join(temp, dirPrefix+"fresh")
 	old := filepath.Join(temp, dirPrefix+"old")
 	for _, dir := range []string{fresh, old} {
@@ -337,18 +344,24 @@ func TestStaleDirs(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	long := time.Now().Add(-time.Hour)
-	if err := os.Chtimes(old, long, long); err != nil {
-		t.Fatal(err)
-	}
+	makeOld(t, old)
 	last := must(newWorkDir(""))(t)
-	for path, want := range map[string]bool{living.path: true, fresh: true, last.path: true, dead.path: false, old: false} {
+	for path, want := range map[string]bool{living.path: true, unlocked.path: true, fresh: true, last.path: true, dead.path: false, old: false} {
 		if _, err := os.Stat(path); (err == nil) != want {
 			t.Errorf("%s: %v, want it there: %t", path, err, want)
 		}
 	}
 	if err := errors.Join(living.remove(), last.remove()); err != nil {
 		t.Error(err)
+	}
+}
+
+// makeOld makes a directory an hour old.
+func makeOld(t *testing.T, dir string) {
+	t.Helper()
+	long := time.Now().Add(-time.Hour)
+	if err := os.Chtimes(dir, long, long); err != nil {
+		t.Fatal(err)
 	}
 }
 

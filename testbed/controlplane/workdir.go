@@ -79,19 +79,20 @@ func (d *workDir) remove() error {
 	return nil
 }
 
-// removeStaleDirs removes the directories of control planes whose owner was killed. It keeps a directory without a lock that is less than a
-// minute old, because another process may be creating it.
+// removeStaleDirs removes the directories of control planes whose owner was killed. It skips directories that are less than a minute old,
+// because a process that starts a control plane may not have created or locked its lock yet.
 func removeStaleDirs(temp string) {
 	dirs, err := filepath.Glob(filepath.Join(temp, dirPrefix+"*"))
 	if err != nil {
 		return
 	}
 	for _, dir := range dirs {
+		if info, err := os.Stat(dir); err != nil || time.Since(info.ModTime()) < time.Minute {
+			continue
+		}
 		lock, err := os.OpenFile(filepath.Join(dir, dirLock), os.O_RDWR, 0)
 		if errors.Is(err, os.ErrNotExist) {
-			if info, err := os.Stat(dir); err == nil && time.Since(info.ModTime()) > time.Minute {
-				_ = os.RemoveAll(dir)
-			}
+			_ = os.RemoveAll(dir)
 			continue
 		}
 		if err != nil {
