@@ -97,23 +97,32 @@ func testInstall(t *testing.T, f *fleet) {
 	f.show(t, "installed")
 }
 
-// startWork runs a Deployment with a budget and a DaemonSet on the hosts.
+// startWork runs a Deployment with a budget and two DaemonSets on the hosts. The pods of network are critical.
 func (f *fleet) startWork(t *testing.T) {
 	t.Helper()
 	one := intstr.FromInt32(1)
 	must(t, cp.CreateWorkload(within(t, soon), controlplane.Workload{Namespace: workNamespace, Name: "web", Replicas: 3, MaxUnavailable: &one}))
-	labels := map[string]string{"app": "agent"}
-	_, err := cp.Client().AppsV1().DaemonSets(workNamespace).Create(within(t, soon), &appsv1.DaemonSet{
-		ObjectMeta: metav1.ObjectMeta{Name: "agent"},
-		Spec: appsv1.DaemonSetSpec{
-			Selector: &metav1.LabelSelector{MatchLabels: labels},
-			Template: corev1.PodTemplateSpec{
-				ObjectMeta: metav1.ObjectMeta{Labels: labels, Annotations: map[string]string{controlplane.StopsAfterAnnotation: agentStops.String()}},
-				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "agent", Image: "example.invalid/agent"}}},
+	for name, c := range map[string]struct {
+		stops    time.Duration
+		priority string
+	}{"agent": {stops: agentStops}, "network": {stops: 100 * time.Millisecond, priority: "system-node-critical"}} {
+		labels := map[string]string{"app": name}
+		_, err := cp.Client().AppsV1().DaemonSets(workNamespace).Create(within(t, soon), &appsv1.DaemonSet{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec: appsv1.DaemonSetSpec{
+				Selector: &metav1.LabelSelector{MatchLabels: labels},
+				Template: corev1.PodTemplateSpec{
+					ObjectMeta: metav1.ObjectMeta{Labels: labels, Annotations: map[string]string{controlplane.StopsAfterAnnotation: c.stops.String()}},
+					Spec: corev1.PodSpec{
+						PriorityClassName: c.priority,
+						Tolerations:       []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
+						Containers:        []corev1.Container{{Name: name, Image: "example.invalid/" + name}},
+					},
+				},
 			},
-		},
-	}, metav1.CreateOptions{})
-	must(t, err)
+		}, metav1.CreateOptions{})
+		must(t, err)
+	}
 	must(t, cp.WaitWorkload(within(t, soon), workNamespace, "web"))
 	f.agents(t, "at first")
 }
@@ -296,17 +305,20 @@ func (f *fleet) showTurn(t *testing.T) {
 }
 
 // inhibitorHonoured checks the journal of the previous boot. Between the announcement of the reboot and the reboot,
-// logind must have waited for the kubelet, which held its delay inhibitor until its pods had ended.
+// logind must have waited for the kubelet, which held its delay inhibitor until its pods had ended: what the drain had
+// left, and the critical pods last.
 func (f *fleet) inhibitorHonoured(t *testing.T, h *realhost.Host) {
 	t.Helper()
-	journal, err := h.Exec(within(t, soon), "journalctl", "--no-pager", "--boot=-1", "--output=short-iso-precise", "--utc", "-u", "kubelet", "-u", "systemd-logind")
+	journal, err := h.Exec(within(t, soon), "journalctl", "--no-pager", "--boot=-1", "--output=short-iso-precise", "--utc", "-u", "kubelet", "-u", "systemd-logind", "-u", "hostparts-runtime")
 	must(t, err)
 	at := map[string]time.Time{}
 	const announced, ended, goes = "Shutdown manager detected new shutdown event", "Shutdown manager completed processing shutdown event", "System is rebooting"
-	var shown []string
+	const agent, network = "stopping container agent of pod " + workNamespace + "/agent-", "stopping container network of pod " + workNamespace + "/network-"
+	var shown, order []string
 	for line := range strings.Lines(journal) {
-		for _, what := range []string{announced, ended, goes} {
+		for _, what := range []string{announced, ended, goes, agent, network} {
 			if strings.Contains(line, what) {
+				order = append(order, what)
 				stamp, _, _ := strings.Cut(line, " ")
 				const second = "2006-01-02T15:04:05.000000" // the zone is +0000, or +00:00 since systemd 255
 				if at[what], err = time.Parse(second, stamp[:min(len(second), len(stamp))]); err != nil {
@@ -317,6 +329,9 @@ func (f *fleet) inhibitorHonoured(t *testing.T, h *realhost.Host) {
 		}
 	}
 	t.Logf("%s: the end of the previous boot:\n%s", h.Name(), strings.Join(shown, "\n"))
+	if i := slices.Index(order, announced); i < 0 || !slices.Equal(order[:min(len(order), i+3)], []string{announced, agent, network}) {
+		t.Errorf("%s: the kubelet's shutdown was %q, expected it to begin with %q", h.Name(), order, []string{announced, agent, network})
+	}
 	// The kubelet releases its inhibitor a moment before it logs that. On a busy machine this may take long, or the
 	// host goes down before the line is in the journal. In that case the host must go down later than its pods need to
 	// stop after the announcement.

@@ -69,9 +69,14 @@ func (rt runtime) ContainerStatus(ctx context.Context, req *runtimeapi.Container
 	return resp, nil
 }
 
-// StopContainer takes as long as the pod's annotation says, but not longer than the kubelet allows.
+// StopContainer takes as long as the pod's annotation says, but not longer than the kubelet allows. The journal shows
+// the order of the stops.
 func (rt runtime) StopContainer(ctx context.Context, req *runtimeapi.StopContainerRequest) (*runtimeapi.StopContainerResponse, error) {
-	if wait := min(rt.stopsAfter(req.ContainerId), time.Duration(req.Timeout)*time.Second); wait > 0 {
+	name, stopsAfter := rt.running(req.ContainerId)
+	if name != "" {
+		fmt.Fprintf(os.Stderr, "stopping container %s, grace period %d s\n", name, req.Timeout)
+	}
+	if wait := min(stopsAfter, time.Duration(req.Timeout)*time.Second); wait > 0 {
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():
@@ -81,22 +86,23 @@ func (rt runtime) StopContainer(ctx context.Context, req *runtimeapi.StopContain
 	return rt.RemoteRuntime.StopContainer(ctx, req)
 }
 
-func (rt runtime) stopsAfter(container string) time.Duration {
+// running returns the name of a running container with its pod's, and how long it takes to stop. The name is "" if the
+// container does not run.
+func (rt runtime) running(container string) (name string, stopsAfter time.Duration) {
 	rt.RuntimeService.Lock()
 	defer rt.RuntimeService.Unlock()
 	c := rt.RuntimeService.Containers[container]
 	if c == nil || c.State != runtimeapi.ContainerState_CONTAINER_RUNNING {
-		return 0
+		return "", 0
 	}
 	pod := rt.RuntimeService.Sandboxes[c.SandboxID]
 	if pod == nil {
-		return 0
+		return "", 0
 	}
-	text := pod.Annotations[controlplane.StopsAfterAnnotation]
-	if d, err := time.ParseDuration(text); err == nil {
-		return d
-	}
-	return 0 // no annotation, or one that KWOK would not understand either
+	name = fmt.Sprintf("%s of pod %s/%s", c.Metadata.GetName(), pod.Metadata.GetNamespace(), pod.Metadata.GetName())
+	// Without an annotation, or with one that KWOK would not understand either, it stops at once.
+	stopsAfter, _ = time.ParseDuration(pod.Annotations[controlplane.StopsAfterAnnotation])
+	return name, stopsAfter
 }
 
 func (rt runtime) forget(ctx context.Context) {
