@@ -117,23 +117,29 @@ func (d *Drainer) Run(ctx context.Context, progress func(Progress)) error {
 	return nil
 }
 
+// Left is a pod that is left on the node, and what Run does about it.
+type Left struct {
+	Pod
+	Verdict Verdict
+}
+
 // Remaining asks the API server, past every cache, which pods of the node Run would still
-// evict or wait for, sorted by namespace and name. It is the last read before a reboot: an
-// empty list means that the node is drained. A request without an answer is an error, never
-// an empty list.
-func (d *Drainer) Remaining(ctx context.Context) ([]Pod, error) {
+// evict or wait for, sorted by namespace and name. It is the last read before a cordon and
+// before a reboot: an empty list means that the node is drained. A request without an answer is
+// an error, never an empty list.
+func (d *Drainer) Remaining(ctx context.Context) ([]Left, error) {
 	if d.Node == "" {
 		return nil, errors.New("listing pods: no node name was given")
 	}
-	var left []Pod
+	var left []Left
 	err := d.eachPod(ctx, func(p *corev1.Pod) {
-		if d.Policy.Judge(p).Class != Leave {
-			left = append(left, identify(p))
+		if v := d.Policy.Judge(p); v.Class != Leave {
+			left = append(left, Left{identify(p), v})
 		}
 	})
 	if err != nil {
 		return nil, fmt.Errorf("listing the pods of node %s: %w", d.Node, err)
 	}
-	slices.SortFunc(left, comparePods)
+	slices.SortFunc(left, func(a, b Left) int { return comparePods(a.Pod, b.Pod) })
 	return left, nil
 }

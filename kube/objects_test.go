@@ -38,7 +38,7 @@ func TestHostEventIsWrittenOnce(t *testing.T) {
 	exists := text(`{"kind":"Event","apiVersion":"v1","metadata":{"name":"x"}}`)
 	again := text(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"AlreadyExists","code":409}`)
 	s := newAPIServer(t, exists, again, 403)
-	doc, _ := v1alpha1.EventOf(v1alpha1.EventDrainBlocked)
+	doc, _ := v1alpha1.EventOf(v1alpha1.EventDrainDelayed)
 	at, about := time.Unix(1700000000, 0), corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: "n1", UID: "u"}
 	for i, fails := range []bool{false, false, true} {
 		if err := WriteHostEvent(t.Context(), s.client(), "n1", about, "k", at, doc, "note"); (err != nil) != fails {

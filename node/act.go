@@ -125,7 +125,11 @@ func (h *Host) readCommit(ctx context.Context) error {
 	if age := time.Since(began); age >= maxReadAge {
 		return fmt.Errorf("the reads before a commit took %v, expected less than %v", age.Round(time.Millisecond), maxReadAge)
 	}
-	h.fresh = &freshRead{FreshRead: step.FreshRead{Lease: lease, Commit: true, Evictable: pods}, began: began, resourceVersion: obj.ResourceVersion}
+	blocked := blockedText(pods)
+	if blocked != "" && !h.podManagers.blocking {
+		h.podManagers.outdated = true // its last list lacks them, and they are a veto after the turn
+	}
+	h.fresh = &freshRead{FreshRead: step.FreshRead{Lease: lease, Commit: true, Evictable: len(pods), Blocked: blocked}, began: began, resourceVersion: obj.ResourceVersion}
 	return nil
 }
 

@@ -14,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/kubernetes"
 
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/drain"
 	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/source"
 	"lockkeeper.dev/lockkeeper/node/step"
@@ -44,17 +46,22 @@ type podManager struct {
 	source.Manager
 }
 
-// podManagers finds the other reboot managers among the pods of this host's node. Only the
-// loop's goroutine uses it.
+// podManagers finds the other reboot managers, and the pods that block a drain, among the pods of
+// this host's node. Only the loop's goroutine uses it.
 type podManagers struct {
 	client kubernetes.Interface
 	node   string
 	every  time.Duration // between two lists
 
 	found []podManager
-	read  time.Time // began the last list that succeeded; zero if none did
-	tried time.Time
-	err   error // of the last list
+	pods  []*corev1.Pod // outlines of those that a drain evicts if no rule says otherwise
+	// blocking is set if one of the pods blocked the drain when they were last judged. They
+	// are then listed more often, because the node can have its turn when they are gone.
+	blocking bool
+	outdated bool      // a later list has shown pods that the last list did not
+	read     time.Time // began the last list that succeeded; zero if none did
+	tried    time.Time
+	err      error // of the last list
 }
 
 func newPodManagers(client kubernetes.Interface, node string, poll time.Duration) *podManagers {
@@ -64,7 +71,7 @@ func newPodManagers(client kubernetes.Interface, node string, poll time.Duration
 // refresh lists the pods if the last list is older than age, and returns why that fails.
 // After a failure, the result of the last list remains valid.
 func (p *podManagers) refresh(ctx context.Context, age time.Duration) error {
-	if !p.read.IsZero() && time.Since(p.read) < age {
+	if !p.read.IsZero() && time.Since(p.read) < age && !p.outdated {
 		return nil
 	}
 	p.tried = time.Now()
@@ -76,27 +83,36 @@ func (p *podManagers) refresh(ctx context.Context, age time.Duration) error {
 		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", p.node).String(), ResourceVersion: "0",
 	})
 	if err != nil {
-		p.err = fmt.Errorf("listing the pods of node %s, to find other reboot managers: %w", p.node, err)
+		p.err = fmt.Errorf("listing the pods of node %s, to find other reboot managers and pods that block a drain: %w", p.node, err)
 		return p.err
 	}
-	p.found, p.read, p.err = nil, p.tried, nil
+	p.found, p.pods, p.outdated, p.read, p.err = nil, nil, false, p.tried, nil
 	for i := range pods.Items {
-		if m, ok := managerIn(&pods.Items[i]); ok && !slices.Contains(p.found, m) {
+		pod := &pods.Items[i]
+		if m, ok := managerIn(pod); ok && !slices.Contains(p.found, m) {
 			p.found = append(p.found, m)
+		}
+		// The selector may be ignored by a proxy, which would return the pods of a whole cluster.
+		if pod.Spec.NodeName == p.node && drain.Classify(pod).Class == drain.Evict {
+			p.pods = append(p.pods, drain.Outline(pod))
 		}
 	}
 	return nil
 }
 
 // poll lists the pods if the host wants something, or is in a turn, and the last list is old.
-// After a failure it waits for a fifth of the interval.
+// After a failure, and while a pod blocks the drain, the interval is a fifth.
 func (p *podManagers) poll(ctx context.Context, wanted bool) {
 	switch {
 	case !wanted:
 		// What was found may be gone by the time when the host wants something.
-		p.found, p.read, p.tried, p.err = nil, time.Time{}, time.Time{}, nil
+		*p = podManagers{client: p.client, node: p.node, every: p.every}
 	case p.err == nil || time.Since(p.tried) >= p.every/5:
-		_ = p.refresh(ctx, p.every) // unread returns the error
+		age := p.every
+		if p.blocking {
+			age /= 5
+		}
+		_ = p.refresh(ctx, age) // set returns the error
 	}
 }
 
@@ -111,6 +127,32 @@ func (p *podManagers) set(v *step.Vetoes, namespaces []string) {
 	if p.err != nil && (p.read.IsZero() || time.Since(p.read) > 2*p.every) {
 		v.Unread = p.err.Error()
 	}
+}
+
+// blocked names the pods that block a drain by the terms of the host's policy, which may be nil;
+// "" if none does.
+func (p *podManagers) blocked(own *v1alpha1.Terms) string {
+	var all []drain.Left
+	if own != nil {
+		judge := drain.Selecting(own.PodRules)
+		for _, pod := range p.pods {
+			all = append(all, drain.Left{Pod: drain.Pod{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID}, Verdict: judge.Judge(pod)})
+		}
+	}
+	text := blockedText(all)
+	p.blocking = text != ""
+	return text
+}
+
+// blockedText names the pods whose verdict is Block, at most three of them; "" if there is none.
+func blockedText(pods []drain.Left) string {
+	pods = slices.DeleteFunc(slices.Clone(pods), func(l drain.Left) bool { return l.Verdict.Class != drain.Block })
+	if len(pods) == 0 {
+		return ""
+	}
+	return "the drain must not evict " + listUpTo(3, pods, func(l drain.Left) string {
+		return fmt.Sprintf("%s (%s)", l.Pod, l.Verdict.Reason)
+	}, ", ")
 }
 
 // managerIn returns the reboot manager that runs in the pod.

@@ -43,6 +43,7 @@ type memoryAPI struct {
 	// fails are the requests that get a status code instead of their answer; 0 stands for no answer.
 	fails map[string]int
 	gone  bool // the Node was deleted
+	spec  v1alpha1.DisruptionPolicySpec
 
 	mu       sync.Mutex
 	node     *corev1.Node
@@ -137,7 +138,7 @@ func (a *memoryAPI) answer(kind string, r *http.Request) (code int, answer any) 
 		return http.StatusOK, corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}, ListMeta: list, Items: a.pods}
 	case "list disruptionpolicies":
 		return http.StatusOK, v1alpha1.DisruptionPolicyList{TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "DisruptionPolicyList"}, ListMeta: list,
-			Items: []v1alpha1.DisruptionPolicy{{ObjectMeta: metav1.ObjectMeta{Name: "all", UID: "p", ResourceVersion: "3"}, Spec: policy.Defaults()}}}
+			Items: []v1alpha1.DisruptionPolicy{{ObjectMeta: metav1.ObjectMeta{Name: "all", UID: "p", ResourceVersion: "3"}, Spec: a.spec}}}
 	}
 	a.t.Errorf("an unexpected request: %s %s", r.Method, r.URL)
 	return http.StatusNotFound, nil
@@ -188,8 +189,8 @@ func (u *hookUnits) RunTarget(ctx context.Context, _ string, by time.Time, _ fun
 }
 
 // newMemoryHost returns a host that wants a reboot, because of a sentinel. Its Node is in that state of turn t1, cordoned
-// by it, and has one pod. All of its sources have been read.
-func newMemoryHost(t *testing.T, state v1alpha1.State) (*Host, *memoryAPI, *hookUnits) {
+// by it, and has one pod. All of its sources have been read. change changes its policy.
+func newMemoryHost(t *testing.T, state v1alpha1.State, change ...func(*v1alpha1.DisruptionPolicySpec)) (*Host, *memoryAPI, *hookUnits) {
 	t.Helper()
 	h, _ := newTestHost(t, state)
 	node := h.view.Get("n1").DeepCopy()
@@ -202,11 +203,14 @@ func newMemoryHost(t *testing.T, state v1alpha1.State) (*Host, *memoryAPI, *hook
 	})
 	node.Annotations[v1alpha1.AnnotationAck] = fmt.Sprintf("t1/%s/%s/committed", bootID, state)
 	now := metav1.NewMicroTime(time.Now())
-	api := &memoryAPI{t: t, node: node, fails: map[string]int{}, lease: coordinationv1.Lease{
+	api := &memoryAPI{t: t, node: node, spec: policy.Defaults(), fails: map[string]int{}, lease: coordinationv1.Lease{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "coordination.k8s.io/v1", Kind: "Lease"},
 		ObjectMeta: metav1.ObjectMeta{Namespace: "lockkeeper", Name: "lockkeeper", UID: "l", ResourceVersion: "7"},
 		Spec:       coordinationv1.LeaseSpec{HolderIdentity: new("e1"), RenewTime: &now, LeaseDurationSeconds: new(int32(30))},
 	}}
+	for _, f := range change {
+		f(&api.spec)
+	}
 	api.pods = []corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", UID: "p", ResourceVersion: "3"}, Spec: corev1.PodSpec{NodeName: "n1"}}}
 	client, err := kube.ConnectConfig(&rest.Config{Host: "http://api", Transport: api}, "host", "v1", 100, 100)
 	must(t, err)

@@ -126,7 +126,8 @@ type Host struct {
 
 	sentinels *source.Sentinels
 	managers  *source.Managers
-	// podManagers are the other reboot managers among the Node's pods.
+	// podManagers are the other reboot managers, and the pods that block a drain, among the
+	// Node's pods.
 	podManagers *podManagers
 
 	// Only the loop's goroutine uses the fields below, except those that mu guards.

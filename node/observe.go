@@ -48,11 +48,14 @@ func (h *Host) observe(ctx context.Context) step.Observation {
 	o.Apply = h.apply.Work(stage)
 	reports := h.reports(ctx, n)
 	o.Combine(&reports)
+	o.Own, o.Term = reports.Policies.Terms(), h.Term()
 	h.podManagers.poll(ctx, (n.InTurn() || o.Sources.Wants.Something()) && !settings.Observe && !o.Released())
 	vetoes := h.vetoes(settings, n.Committed())
+	if blocked := h.podManagers.blocked(o.Own); !n.InTurn() {
+		vetoes.Blocked = blocked // in a turn, the reads before the cordon list the pods again
+	}
 	o.Veto, o.VetoDetail = vetoes.First(&o.Sources)
 	o.Self.PendingSince = time.Now().UTC().Truncate(time.Second) // unless the Node has an earlier one
-	o.Own, o.Term = reports.Policies.Terms(), h.Term()
 	if n.State == v1alpha1.StateApplying && n.Ours() {
 		h.observeApply(ctx, &o)
 	}

@@ -211,6 +211,9 @@ func (h *Host) report(s local.Host) {
 func (h *Host) logWrite(n *turn.Node, w *step.Write) {
 	if w.Ack.Report != "" {
 		h.logAck(w.Ack, n.Ack.Turn != w.Ack.Turn)
+		if w.Ack.Reason == v1alpha1.ReasonDrainBlocked && h.fresh != nil {
+			h.log.Warn("pods came between the host's last list and the cordon: "+h.fresh.Blocked, "turn", w.Ack.Turn)
+		}
 	}
 	switch attrs := []any{"turn", n.Turn, "state", n.State.String()}; {
 	case w.Unschedulable == nil:

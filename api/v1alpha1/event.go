@@ -21,9 +21,9 @@ const (
 	EventTakesSlot = "TakesSlot"
 	// EventStoreRewound: the API server's store went back in time.
 	EventStoreRewound = "StoreRewound"
-	// EventDrainBlocked: something has blocked the node's drain for ten minutes. The
+	// EventDrainDelayed: something has blocked the node's drain for ten minutes. The
 	// host writes it, and EventDrainUnblocked once nothing blocks the drain.
-	EventDrainBlocked   = "DrainBlocked"
+	EventDrainDelayed   = "DrainDelayed"
 	EventDrainUnblocked = "DrainUnblocked"
 	// EventDrainForced: a forced drain deleted a pod that could not be evicted. The
 	// host writes it.
@@ -84,7 +84,7 @@ var eventDocs = func() []EventDoc {
 		{EventBackingOut, aboutNode, true, "BackOut", "the turn is being backed out: the node is given back; the note says why", "see the reason in the note"},
 		{EventUnsettled, aboutNode, true, "Wait", "the outcome of a write to the node has been unknown for a minute; the coordinator grants nothing to any node until it knows the outcome", "see the error in the note, and check whether the API server answers requests for this Node"},
 		{EventTakesSlot, aboutNode, true, "Wait", "the node is cordoned by another owner or not Ready, so it takes a slot of the budget, and other nodes have waited for a slot for ten minutes", "uncordon or repair the node, or take it out with lockkeeper.dev/managed=false"},
-		{EventDrainBlocked, aboutNode, true, "Wait", "a pod has not left the node for ten minutes; the note names the pod, the PodDisruptionBudget with its figures, or what else keeps it", "see [blockers](reasons.md#blockers)"},
+		{EventDrainDelayed, aboutNode, true, "Wait", "a pod has not left the node for ten minutes; the note names the pod, the PodDisruptionBudget with its figures, or what else keeps it", "see [blockers](reasons.md#blockers)"},
 		{EventDrainUnblocked, aboutNode, false, "Continue", "nothing blocks the drain now", "nothing"},
 		{EventDrainForced, aboutPod, true, "Delete", "the drain is overdue and its policy has `onTimeout: Force`, so the pod was deleted although its eviction was refused; the note has the refusal", "nothing, if the pod's application is well; else see the PodDisruptionBudget or webhook that refused"},
 		{EventStoreRewound, aboutLease, true, "Settle", "the API server's store went back in time: it was restored from a backup; the coordinator has listed everything again and grants nothing for the policies' settle time", "check that the nodes are in the states that you expect: lockkeeper does not remember reboots after the backup"},

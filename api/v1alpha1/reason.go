@@ -104,12 +104,15 @@ const (
 	// ReasonOtherManager: another program works on the node, or another reboot manager is
 	// active on the host.
 	ReasonOtherManager Reason = "OtherManager"
+	// ReasonDrainBlocked: the plan drains, and the host has pods that the policy's drain must
+	// not evict (Block). In a turn: such a pod came before the host had cordoned its node.
+	ReasonDrainBlocked Reason = "DrainBlocked"
 )
 
 // IsVeto reports whether the reason is one that a host may give for a veto.
 func (r Reason) IsVeto() bool {
 	switch r {
-	case ReasonHostPaused, ReasonObserve, ReasonWindow, ReasonMinUptime, ReasonHeldBack, ReasonOtherManager, ReasonSourceUnreadable, ReasonInvalidRecord:
+	case ReasonHostPaused, ReasonObserve, ReasonWindow, ReasonMinUptime, ReasonHeldBack, ReasonOtherManager, ReasonDrainBlocked, ReasonSourceUnreadable, ReasonInvalidRecord:
 		return true
 	}
 	return false
@@ -140,7 +143,7 @@ func (r Reason) endsOnly() bool {
 // Ends reports whether a turn may end for the reason.
 func (r Reason) Ends() bool {
 	switch r {
-	case ReasonUnmanaged, ReasonDetached, ReasonHostSilent, ReasonOverdue, ReasonHeldBack, ReasonOwnCordonLeft, ReasonWindow, ReasonInvalidGrant:
+	case ReasonUnmanaged, ReasonDetached, ReasonHostSilent, ReasonOverdue, ReasonHeldBack, ReasonDrainBlocked, ReasonOwnCordonLeft, ReasonWindow, ReasonInvalidGrant:
 		return true
 	case ReasonUnhealthy: // the turn ends when the host has recovered, or an admin clears it
 		return false
@@ -261,7 +264,7 @@ func (r Reason) Places() []Place {
 	add(PlaceHost, host)
 	switch r {
 	case ReasonUncordoned, ReasonPlanChanged, ReasonBootChanged, ReasonRebootRefused, ReasonHookFailed, ReasonApplyFailed,
-		ReasonNotUpdated, ReasonStillWanted, ReasonUnhealthy:
+		ReasonNotUpdated, ReasonStillWanted, ReasonUnhealthy, ReasonDrainBlocked:
 		add(PlaceAck, true)
 	}
 	add(PlaceEnd, r.Ends())
@@ -302,6 +305,7 @@ var reasonDocs = []ReasonDoc{
 	{ReasonMinUptime, "the host booted less than min_uptime ago", "nothing; it takes minutes"},
 	{ReasonHeldBack, "a reboot would boot the OS version that is staged, which a policy holds back (holdBack), so the host commits nothing; changes that need no reboot continue", "withdraw the version on the host, or change holdBack in the policy's rule for OSUpdate"},
 	{ReasonOtherManager, "another program works on the node, as a mark on the Node says (docs/other-owners.md), so it gets no turn; or another reboot manager is active on the host, so the host commits nothing: kured, FLUO's agent, locksmithd, Zincati, rebootmgr, unattended-upgrades with Automatic-Reboot, or the owner of /run/update-engine/coordinator.conf", "wait until the named owner is done, and remove a mark that it has left behind; to switch a reboot manager off, use the command that systemctl status lockkeeper names on the host"},
+	{ReasonDrainBlocked, "the host has pods that its policy's drain must not evict (drain.block, drain.unmanaged or drain.emptyDir), so the node gets no turn; or such a pod came after the grant, and the turn was backed out before the cordon", "nothing: the node gets its turn once the pods that the host names are gone; or end them, or change drain in its policy"},
 	{ReasonNoCoordinator, "the host wants something and no coordinator answers", "check that a host has the coordinator's kubeconfig and holds the Lease"},
 	{ReasonForbidden, "the API server refuses what the host, or the coordinator for it, has to write", "apply the manifests; see the host's and the coordinator's journal for the API server's message; it names an admission webhook that refused"},
 	{ReasonUncordoned, "a user uncordoned the node during the turn, so the turn was backed out", "pause or detach a node that is to stay as it is"},

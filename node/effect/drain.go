@@ -106,10 +106,9 @@ func (d *Drain) Progress() drain.Progress {
 // EndedSince reports whether the last eviction ended after t.
 func (d *Drain) EndedSince(t time.Time) bool { return d.ended().After(t) }
 
-// Remaining asks the API server how many pods the eviction would still evict or wait for.
-func (d *Drain) Remaining(ctx context.Context, e step.Eviction) (int, error) {
-	pods, err := d.drainer(e).Remaining(ctx)
-	return len(pods), err
+// Remaining asks the API server which pods the eviction would still evict or wait for.
+func (d *Drain) Remaining(ctx context.Context, e step.Eviction) ([]drain.Left, error) {
+	return d.drainer(e).Remaining(ctx)
 }
 
 func (d *Drain) drainer(e step.Eviction) *drain.Drainer {

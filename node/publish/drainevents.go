@@ -56,7 +56,7 @@ func (e *drainEvents) next(s *local.Host, now time.Time) (reason, note string) {
 	if more := len(blocked) - 1; more > 0 {
 		note += fmt.Sprintf("; and %d more", more)
 	}
-	return v1alpha1.EventDrainBlocked, note
+	return v1alpha1.EventDrainDelayed, note
 }
 
 // Report updates the host's record, and queues the Event that is due.

@@ -27,14 +27,14 @@ func TestDrainEvents(t *testing.T) {
 	}{
 		{time.Hour, []v1alpha1.Blocker{hook}, "", ""}, // a hook is not the drain
 		{9 * time.Minute, []v1alpha1.Blocker{budget, later}, "", ""},
-		{10 * time.Minute, []v1alpha1.Blocker{budget, later}, "DrainBlocked", "turn t1: PodDisruptionBudget shop/web has blocked pod shop/web-0 since " +
+		{10 * time.Minute, []v1alpha1.Blocker{budget, later}, "DrainDelayed", "turn t1: PodDisruptionBudget shop/web has blocked pod shop/web-0 since " +
 			"2026-11-22T10:00:00Z: The disruption budget web needs 3 healthy pods and has 3 currently; and 1 more"},
 		{20 * time.Minute, []v1alpha1.Blocker{budget}, "", ""}, // once
 		{21 * time.Minute, []v1alpha1.Blocker{later}, "", ""},
 		{22 * time.Minute, nil, "", ""},
 		{23 * time.Minute, nil, "DrainUnblocked", "nothing blocks the drain any more; the node is draining"},
 		{23*time.Minute + time.Second, nil, "", ""},
-		{24 * time.Minute, []v1alpha1.Blocker{budget}, "DrainBlocked", "turn t1: PodDisruptionBudget shop/web has blocked pod shop/web-0 since " +
+		{24 * time.Minute, []v1alpha1.Blocker{budget}, "DrainDelayed", "turn t1: PodDisruptionBudget shop/web has blocked pod shop/web-0 since " +
 			"2026-11-22T10:00:00Z: The disruption budget web needs 3 healthy pods and has 3 currently"},
 	} {
 		s := local.Host{Turn: "t1", State: v1alpha1.StateDraining, Drain: &v1alpha1.DrainStatus{Total: 2}, Blockers: c.blockers}
@@ -46,8 +46,8 @@ func TestDrainEvents(t *testing.T) {
 	// Another process has got the start time of the blocker: the Event is due at once, and it is the same one.
 	e = drainEvents{}
 	s := local.Host{Turn: "t1", State: v1alpha1.StateDraining, Drain: &v1alpha1.DrainStatus{Total: 2}, Blockers: []v1alpha1.Blocker{budget}}
-	if reason, _ := e.next(&s, start.Add(11*time.Minute)); reason != "DrainBlocked" || !e.since.Equal(start) {
-		t.Errorf("after a restart: %s about %v, expected DrainBlocked about %v", reason, e.since, start)
+	if reason, _ := e.next(&s, start.Add(11*time.Minute)); reason != "DrainDelayed" || !e.since.Equal(start) {
+		t.Errorf("after a restart: %s about %v, expected DrainDelayed about %v", reason, e.since, start)
 	}
 }
 
@@ -65,7 +65,7 @@ func TestDrainEventsOfAPause(t *testing.T) {
 			want     string
 		}{
 			{0, v1alpha1.StateDraining, runs, []v1alpha1.Blocker{budget}, ""},
-			{10 * time.Minute, v1alpha1.StateDraining, runs, []v1alpha1.Blocker{budget}, v1alpha1.EventDrainBlocked},
+			{10 * time.Minute, v1alpha1.StateDraining, runs, []v1alpha1.Blocker{budget}, v1alpha1.EventDrainDelayed},
 			{time.Hour, v1alpha1.StateDraining, nil, nil, ""},    // paused
 			{time.Second, v1alpha1.StateDraining, runs, nil, ""}, // starts again
 			{time.Second, v1alpha1.StateDraining, runs, nil, ""}, // evicts
@@ -73,7 +73,7 @@ func TestDrainEventsOfAPause(t *testing.T) {
 			{time.Hour, v1alpha1.StateDraining, runs, nil, ""},                                  // the blocker is gone
 			{30 * time.Second, v1alpha1.StateDraining, runs, nil, ""},                           // still gone
 			{31 * time.Second, v1alpha1.StateDraining, runs, nil, v1alpha1.EventDrainUnblocked}, // gone for long enough
-			{time.Second, v1alpha1.StateDraining, runs, []v1alpha1.Blocker{budget}, v1alpha1.EventDrainBlocked},
+			{time.Second, v1alpha1.StateDraining, runs, []v1alpha1.Blocker{budget}, v1alpha1.EventDrainDelayed},
 			{time.Second, v1alpha1.StateBeforeUncordon, nil, nil, v1alpha1.EventDrainUnblocked}, // the turn continues or is backed out
 		} {
 			time.Sleep(c.after)

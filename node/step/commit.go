@@ -60,6 +60,11 @@ func (o *Observation) check(act Effect) (Decision, bool) {
 		// there.
 		return wait(v1alpha1.ReasonSourceUnreadable, o.Sources.Unconfirmed)
 	}
+	if n.Grant.Drains && o.Fresh.Blocked != "" && (act == DoDrain || n.State == v1alpha1.StateBeforeDrain) {
+		// They came since the host last published its veto. A cordon would only take the node's
+		// capacity until they are gone. After the cordon, the drain waits for them.
+		return o.refuse(v1alpha1.ReasonDrainBlocked), false
+	}
 	if (act == DoReboot || act == DoApply) && n.Grant.Drains {
 		if o.Fresh.Evictable > 0 {
 			// They tolerate the cordon, or were bound before it.
@@ -102,14 +107,14 @@ func (o *Observation) effectToKeep() Effect {
 // draining commits by cordoning, then evicts.
 func (o *Observation) draining() Decision {
 	n := &o.Node
+	if r := o.refused(); r != "" {
+		return o.refuse(r) // it may have refused before it cordoned
+	}
 	began := n.HasAck(v1alpha1.StateDraining) && n.Ack.Report != v1alpha1.ReportSeen
 	if !n.Unschedulable && (n.Mark || began) {
 		// A user uncordoned the node, so they want it. This turn does not cordon it
 		// again, in any boot. Step removes the mark in the same write.
 		return o.refuse(v1alpha1.ReasonUncordoned)
-	}
-	if r := o.refused(); r != "" {
-		return o.refuse(r)
 	}
 	if o.reported(v1alpha1.ReportDone) {
 		return Decision{Detail: "the next stage"}

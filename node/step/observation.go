@@ -164,6 +164,8 @@ type FreshRead struct {
 	Commit bool
 	// Evictable is the number of pods that a drain would still evict or wait for.
 	Evictable int
+	// Blocked names those of them that the drain waits for and never evicts, or is "".
+	Blocked string
 }
 
 // Effect is what a host does to itself until the next decision.

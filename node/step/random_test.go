@@ -65,7 +65,7 @@ func randomObservation(d *dice) Observation {
 		o.Sources.Steps = steps(wants, o.Sources.Drains)
 	}
 	if d.pick(4) > 0 {
-		o.Fresh = &FreshRead{Commit: !d.rarely(), Evictable: mostly(d, 0, 2), Lease: Lease{
+		o.Fresh = &FreshRead{Commit: !d.rarely(), Evictable: mostly(d, 0, 2), Blocked: mostly(d, "", "a/b"), Lease: Lease{
 			Exists: !d.rarely(), Holder: mostly(d, "e1", "e2", ""), Stopped: d.rarely()}}
 	}
 	if d.yes() {
@@ -229,6 +229,8 @@ func offence(o *Observation, d *Decision) string {
 			return "cordons although " + mayAct(o)
 		case w.Ack.Report != v1alpha1.ReportCommitted:
 			return "cordons without a word"
+		case o.Fresh.Blocked != "":
+			return "cordons although a pod must not be evicted"
 		case n.HasAck(n.State) && n.Ack.Report != v1alpha1.ReportSeen:
 			return "cordons twice in a turn"
 		}

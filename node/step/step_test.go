@@ -199,6 +199,8 @@ func (o *Observation) set(t *testing.T, word string) {
 		o.Fresh.Lease.Holder = value
 	case "evictable":
 		o.Fresh.Evictable = number(t, value)
+	case "pods-block":
+		o.Fresh.Blocked = "default/job"
 	case "nosources":
 		o.Sources = Sources{Missing: "update_engine"}
 	case "unconfirmed":

@@ -21,6 +21,9 @@ type Vetoes struct {
 	Unread   string
 	// Window is why the host's windows are closed, or "".
 	Window string
+	// Blocked names the pods that the policy's drain must not evict, or is "". They are a veto
+	// until a turn begins, and only if the plan drains. In a turn, [FreshRead] has them.
+	Blocked string
 	// Uptime is how long the host is up. Nothing is committed before MinUptime.
 	Uptime, MinUptime time.Duration
 }
@@ -30,7 +33,8 @@ type Vetoes struct {
 //
 // An admin's intent comes first. A version that is held back comes before what ends by
 // itself, because it ends a turn and the others only let it wait. A source that cannot be
-// read comes last: its blocker is in the status anyway.
+// read comes late: its blocker is in the status anyway. Pods that block the drain come last:
+// they may be gone when the others are.
 func (v *Vetoes) First(s *Sources) (v1alpha1.Reason, string) {
 	switch {
 	case v.Observe:
@@ -46,10 +50,15 @@ func (v *Vetoes) First(s *Sources) (v1alpha1.Reason, string) {
 	case v.Uptime < v.MinUptime:
 		return v1alpha1.ReasonMinUptime, fmt.Sprintf("until %v after the boot", v.MinUptime)
 	}
-	if s.Veto == "" && v.Unread != "" {
+	switch {
+	case s.Veto != "":
+		return s.Veto, s.VetoDetail
+	case v.Unread != "":
 		return v1alpha1.ReasonSourceUnreadable, v.Unread
+	case v.Blocked != "" && s.Drains:
+		return v1alpha1.ReasonDrainBlocked, v.Blocked
 	}
-	return s.Veto, s.VetoDetail
+	return "", ""
 }
 
 // lastMinute is how much of a window must be left for a commit. The disruption follows the

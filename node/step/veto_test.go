@@ -21,6 +21,7 @@ func in(t *testing.T, zone string) *time.Location {
 // precedence.
 func TestVetoes(t *testing.T) {
 	heldBack, unreadable := Sources{Veto: v1alpha1.ReasonHeldBack, VetoDetail: "held"}, Sources{Veto: v1alpha1.ReasonSourceUnreadable, VetoDetail: "unread"}
+	drains := Sources{Drains: true}
 	early := Vetoes{Uptime: time.Minute, MinUptime: 2 * time.Minute}
 	for name, c := range map[string]struct {
 		host    Vetoes
@@ -51,6 +52,11 @@ func TestVetoes(t *testing.T) {
 		"pods that cannot be listed":       {host: Vetoes{Unread: "no pods"}, want: "SourceUnreadable", detail: "no pods"},
 		"a source before pods":             {host: Vetoes{Unread: "no pods"}, sources: unreadable, want: "SourceUnreadable", detail: "unread"},
 		"another manager before pods":      {host: Vetoes{Managers: []string{"a"}, Unread: "no pods"}, want: "OtherManager", detail: "a"},
+		"pods that block the drain":        {host: Vetoes{Blocked: "a/b"}, sources: drains, want: "DrainBlocked", detail: "a/b"},
+		"and no drain":                     {host: Vetoes{Blocked: "a/b"}},
+		"all else before pods that block":  {host: Vetoes{Blocked: "a/b", Uptime: 1, MinUptime: 2}, sources: drains, want: "MinUptime", detail: "until 2ns after the boot"},
+		"a source before pods that block":  {host: Vetoes{Blocked: "a/b"}, sources: Sources{Drains: true, Veto: "InvalidRecord", VetoDetail: "long"}, want: "InvalidRecord", detail: "long"},
+		"no list before pods that block":   {host: Vetoes{Blocked: "a/b", Unread: "no pods"}, sources: drains, want: "SourceUnreadable", detail: "no pods"},
 		"paused before a source":           {host: Vetoes{Paused: "disk"}, sources: unreadable, want: "HostPaused", detail: "disk"},
 	} {
 		if got, detail := c.host.First(&c.sources); got != c.want || detail != c.detail {

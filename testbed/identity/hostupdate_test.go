@@ -94,7 +94,7 @@ func TestHostsEvent(t *testing.T) {
 	must(t, err)
 	client, err := kube.New(kube.Options{Identity: v1alpha1.IdentityHost, Paths: []string{kubeconfig}, Version: "test", QPS: 5, Burst: 5}).Client()
 	must(t, err)
-	d, ok := v1alpha1.EventOf(v1alpha1.EventDrainBlocked)
+	d, ok := v1alpha1.EventOf(v1alpha1.EventDrainDelayed)
 	if !ok {
 		t.Fatal("no such Event")
 	}
@@ -102,7 +102,7 @@ func TestHostsEvent(t *testing.T) {
 	for range 2 { // of an Event that is there already nothing is written
 		must(t, kube.WriteHostEvent(t.Context(), client, "id-a", about, "t1", time.Now(), d, "turn t1: "+strings.Repeat("é", 1000)))
 	}
-	list, err := cp.Client().EventsV1().Events("default").List(t.Context(), metav1.ListOptions{FieldSelector: "reason=DrainBlocked"})
+	list, err := cp.Client().EventsV1().Events("default").List(t.Context(), metav1.ListOptions{FieldSelector: "reason=DrainDelayed"})
 	must(t, err)
 	if len(list.Items) != 1 || list.Items[0].Regarding.Name != "id-a" || list.Items[0].Type != "Warning" || !strings.HasPrefix(list.Items[0].Note, "turn t1: é") {
 		t.Errorf("%+v", list.Items)

@@ -1,0 +1,172 @@
+package node
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+)
+
+// blocking returns terms whose drain must not evict the pods with the label app and one of the values.
+func blocking(apps ...string) *v1alpha1.Terms {
+	t := &v1alpha1.Terms{}
+	t.Block = []v1alpha1.PodSelector{{Selector: metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "app", Operator: "In", Values: apps}}}}}
+	return t
+}
+
+// labeled is a running pod on n1.
+func labeled(name, app string) corev1.Pod {
+	return corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Labels: map[string]string{"app": app}}, Spec: corev1.PodSpec{NodeName: "n1"}}
+}
+
+// TestPodsThatBlock checks which pods block the drain before a grant, and that one list serves every policy.
+func TestPodsThatBlock(t *testing.T) {
+	s, p := servePods(t)
+	daemon, done, leaving, elsewhere := labeled("d", "job"), labeled("done", "job"), labeled("leaving", "job"), labeled("elsewhere", "job")
+	daemon.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "DaemonSet", Name: "d", UID: "u", Controller: new(true)}}
+	done.Status.Phase = corev1.PodSucceeded
+	leaving.DeletionTimestamp = new(metav1.Now())
+	leaving.Finalizers = []string{"x"}
+	elsewhere.Spec.NodeName = "n2" // a proxy ignores the selector
+	s.pods = []corev1.Pod{labeled("b", "job"), labeled("a", "gpu"), labeled("web", "web"), daemon, done, leaving, elsewhere}
+	p.poll(t.Context(), true)
+	for name, c := range map[string]struct {
+		own  *v1alpha1.Terms
+		want string
+	}{
+		"no policy":     {},
+		"no rule":       {&v1alpha1.Terms{}, ""},
+		"one rule":      {blocking("job"), "the drain must not evict default/b (BlockedByPolicy)"},
+		"another rule":  {blocking("gpu", "job"), "the drain must not evict default/b (BlockedByPolicy), default/a (BlockedByPolicy)"},
+		"no such pod":   {blocking("batch"), ""},
+		"all unmanaged": {&v1alpha1.Terms{PodRules: v1alpha1.PodRules{Unmanaged: v1alpha1.PodBlock}}, "the drain must not evict default/b (Unmanaged), default/a (Unmanaged), default/web (Unmanaged)"},
+		"empty dir":     {&v1alpha1.Terms{PodRules: v1alpha1.PodRules{EmptyDir: v1alpha1.PodBlock}}, ""},
+	} {
+		if got := p.blocked(c.own); got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+	if s.lists != 1 {
+		t.Errorf("%d lists", s.lists)
+	}
+	s.pods = append(s.pods, labeled("c", "job"), labeled("d", "job"), labeled("e", "job"))
+	must(t, p.refresh(t.Context(), 0))
+	if got := p.blocked(blocking("job")); !strings.HasSuffix(got, "default/d (BlockedByPolicy), 1 more") {
+		t.Errorf("four pods: %s", got)
+	}
+	if p.poll(t.Context(), false); p.blocked(blocking("job")) != "" {
+		t.Error("pods are known, though nothing is wanted")
+	}
+}
+
+// TestPodsThatBlockAreListedMoreOften checks the interval between two lists, and that a list that lacks a pod is not used.
+func TestPodsThatBlockAreListedMoreOften(t *testing.T) {
+	s, p := servePods(t)
+	after := func(d time.Duration, lists int, what string) {
+		t.Helper()
+		p.read, p.tried = p.read.Add(-d), p.tried.Add(-d)
+		p.poll(t.Context(), true)
+		p.blocked(blocking("job"))
+		if s.lists != lists {
+			t.Errorf("%s: %d lists, want %d", what, s.lists, lists)
+		}
+	}
+	s.pods = []corev1.Pod{labeled("web", "web")}
+	after(0, 1, "at first")
+	after(4*time.Minute, 1, "nothing blocks, within five minutes")
+	s.pods = append(s.pods, labeled("job", "job"))
+	after(time.Minute, 2, "nothing blocks, after five minutes")
+	after(50*time.Second, 2, "a pod blocks, within a minute")
+	s.pods = s.pods[:1]
+	after(10*time.Second, 3, "a pod blocks, after a minute")
+	after(4*time.Minute, 3, "it is gone")
+	p.outdated = true
+	after(0, 4, "another list has shown more")
+	after(0, 4, "and this list shows it too")
+}
+
+// blockJobs has the policy of the host's cluster block pods with the label app=job.
+func blockJobs(spec *v1alpha1.DisruptionPolicySpec) { spec.Drain.Block = blocking("job").Block }
+
+// TestBlockedBeforeTheGrant checks that the veto is there before a turn begins and not in one, and that it ends with the pod.
+func TestBlockedBeforeTheGrant(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, api, _ := newMemoryHost(t, v1alpha1.StateIdle, blockJobs)
+		veto := func(what string, want v1alpha1.Reason, detail string) {
+			t.Helper()
+			if o := h.observe(t.Context()); o.Veto != want || o.VetoDetail != detail {
+				t.Errorf("%s: veto %q (%s), want %q (%s)", what, o.Veto, o.VetoDetail, want, detail)
+			}
+		}
+		const text = "the drain must not evict default/job (BlockedByPolicy)"
+		api.pods = append(api.pods, labeled("job", "job"))
+		veto("a job runs", v1alpha1.ReasonDrainBlocked, text)
+		if got := strings.Join(api.since(), ", "); got != "list cached pods" {
+			t.Errorf("it read %s, want one list of the pods", got)
+		}
+		n := h.view.Get("n1").DeepCopy()
+		n.ResourceVersion, n.Labels[v1alpha1.LabelState] = "11", string(v1alpha1.StateDraining)
+		h.view.Overlay(n)
+		veto("in a turn", "", "")
+		n = n.DeepCopy()
+		n.ResourceVersion, n.Labels[v1alpha1.LabelState] = "12", string(v1alpha1.StateIdle)
+		h.view.Overlay(n)
+		veto("after it", v1alpha1.ReasonDrainBlocked, text)
+		api.pods = api.pods[:1]
+		time.Sleep(h.podManagers.every / 5)
+		veto("the job has ended", "", "")
+		api.pods = append(api.pods, labeled("job", "job"))
+		time.Sleep(h.podManagers.every)
+		veto("another one", v1alpha1.ReasonDrainBlocked, text)
+		h.Reload(Settings{ManagedByDefault: true})
+		must(t, h.sentinels.Read())
+		veto("nothing is wanted", "", "")
+		if len(h.podManagers.pods) > 0 {
+			t.Error("it keeps what it knew of the pods")
+		}
+	})
+}
+
+// TestBlockedBeforeTheCordon checks that the reads before the cordon list the pods from the quorum: a job that began since the host's
+// last list keeps the node from being cordoned, and is a veto after the turn.
+func TestBlockedBeforeTheCordon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, api, _ := newMemoryHost(t, v1alpha1.StateDraining, blockJobs)
+		api.node.Spec.Unschedulable = false
+		delete(api.node.Annotations, v1alpha1.AnnotationCordon)
+		delete(api.node.Annotations, v1alpha1.AnnotationAck)
+		api.change()
+		if o := h.observe(t.Context()); o.Own == nil || len(o.Own.Block) != 1 {
+			t.Fatalf("the policy: %+v", o.Own)
+		}
+		api.pods = append(api.pods, labeled("job", "job"))
+		if _, err := h.round(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		n := h.facts()
+		if n.Ack.Report != v1alpha1.ReportRefused || n.Ack.Reason != v1alpha1.ReasonDrainBlocked || n.Unschedulable || n.Mark {
+			t.Errorf("ack %s, unschedulable %t, mark %t", n.Ack, n.Unschedulable, n.Mark)
+		}
+		if h.podManagers.blocked(blocking("job")) == "" {
+			t.Error("the host does not know the job after its refusal")
+		}
+	})
+}
+
+// TestPlansWithoutADrainAreNotBlocked checks that a reboot without a drain does not wait for jobs.
+func TestPlansWithoutADrainAreNotBlocked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, api, _ := newMemoryHost(t, v1alpha1.StateIdle, blockJobs, func(spec *v1alpha1.DisruptionPolicySpec) {
+			spec.Rules = []v1alpha1.Rule{{Source: v1alpha1.SourceSentinel, Actions: []v1alpha1.Action{{Type: v1alpha1.ActionReboot}}, Drain: v1alpha1.DrainNever}}
+		})
+		api.pods = append(api.pods, labeled("job", "job"))
+		if o := h.observe(t.Context()); o.Veto != "" || o.Sources.Drains {
+			t.Errorf("veto %q (%s), drains %t", o.Veto, o.VetoDetail, o.Sources.Drains)
+		}
+	})
+}
