@@ -16,8 +16,8 @@ const (
 	Evict Class = "Evict"
 	// Wait: the pod is terminating already; the drain waits for it.
 	Wait Class = "Wait"
-	// Block: the pod must not be evicted, and must be gone before the node is drained.
-	// Only a Policy returns it.
+	// Block: the pod must not be evicted, and must be gone before the node is drained. Before
+	// the cordon, it keeps the node from its turn. Only a Policy returns it.
 	Block Class = "Block"
 	// Leave: the pod stays or does not matter.
 	Leave Class = "Leave"

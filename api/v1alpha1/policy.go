@@ -568,8 +568,8 @@ type PodRules struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
 	Skip []PodSelector `json:"skip,omitempty"`
-	// Block are pods that are never evicted: the drain waits until they are gone
-	// by themselves.
+	// Block are pods that are never evicted. A node gets no turn that drains until they are
+	// gone by themselves, and a drain that has begun waits for those that come later.
 	//
 	// +optional
 	// +listType=atomic
@@ -600,7 +600,7 @@ type PodRule string
 const (
 	// PodEvict: the pods are evicted.
 	PodEvict PodRule = "Evict"
-	// PodBlock: the drain waits until the pods are gone by themselves.
+	// PodBlock: as for the pods in PodRules.Block.
 	PodBlock PodRule = "Block"
 	// PodSkip: the pods stay on the node.
 	PodSkip PodRule = "Skip"

@@ -87,7 +87,7 @@ var kuredSettings = []Setting{
 	{Program: "kured", Name: "alert-firing-only", Becomes: "spec.rollout.gates", boolean: true, restricts: true, How: "in the gate's query",
 		use: func(d *draft, values []string) (string, error) { return "", parseBool(values, &d.kured.firing) }},
 	{Program: "kured", Name: "blocking-pod-selector", Becomes: "spec.drain.block", repeats: true, restricts: true, use: useBlocking,
-		How: "the drain waits until these pods have ended. kured does not begin; lockkeeper cordons the node first, so that no more of them come"},
+		How: "the node gets no turn until these pods have ended, as with kured. Pods that come after the cordon are waited for"},
 	{Program: "kured", Name: "drain-pod-selector", Becomes: "spec.drain.skip", restricts: true, use: useDrainSelector,
 		How: "inverted: all pods that it does not select stay on the node"},
 	{Program: "kured", Name: "drain-timeout", Becomes: "spec.drain.timeout", restricts: true,

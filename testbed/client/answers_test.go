@@ -397,13 +397,21 @@ func TestGrantIsNoMoreDisruptiveThanThePolicy(t *testing.T) {
 		h := startHost(t, nil)
 		_, err := cp(t).ApplyPolicy(t.Context(), controlplane.TestPolicy, `{rollout: {settle: 0s}, drain: {block: [{selector: {matchLabels: {app: precious}}}]}}`)
 		must(t, err)
+		h.want()
+		h.pod("blocked") // so that the drain goes on
+		h.w.on(func(_ context.Context, r request, _ func() (*http.Response, error)) (*http.Response, error) {
+			if r.kind == "POST eviction" && h.hasPod("blocked") {
+				return says(http.StatusTooManyRequests, "TooManyRequests"), nil
+			}
+			return nil, nil
+		})
+		h.promote("draining", nil) // with terms that do not name such pods
+		h.acks("draining/committed")
 		h.pod("precious")
 		patch := []byte(`{"metadata":{"labels":{"app":"precious"}}}`)
 		_, err = cp(t).Client().CoreV1().Pods("default").Patch(t.Context(), "precious", types.MergePatchType, patch, metav1.PatchOptions{})
 		must(t, err)
-		h.want()
-		h.promote("draining", nil) // with terms that do not name such pods
-		h.acks("draining/committed")
+		must(t, cp(t).Client().CoreV1().Pods("default").Delete(t.Context(), "blocked", deleteNow))
 		h.pod("first")
 		until(t, "the eviction of the new pod", func() bool { return !h.hasPod("first") })
 		never(t, "the drain evicted a pod that the host's policy blocks", 2*time.Second, func() bool { return !h.hasPod("precious") })

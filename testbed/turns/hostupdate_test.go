@@ -156,11 +156,12 @@ var published = map[string]func(*scene){
 		s.Must(h.Configure(func(c simhost.Config) { c["health"]["units"] = []string{"db.service"} }))
 		s.Must(h.Signal(syscall.SIGHUP))
 		s.Must(h.Units().Set("update-engine.service", simhost.Unit{Load: "loaded", Active: "active"})) // it may come back
-		kept := s.barePod(h, "kept", map[string]string{"keep": s.name})
 		guarded := s.barePod(h, "guarded", nil)
 		s.refuseEvictions(h.Name() + "-guarded")
 		s.attached(h, `[{"name":"csi-1","devicePath":""}]`)
 		s.stage(h)
+		s.commits(h, v1alpha1.StateDraining) // before that, the pod would hold the node
+		kept := s.barePod(h, "kept", map[string]string{"keep": s.name})
 
 		s.blockedBy(h, v1alpha1.BlockerPod, "default/"+h.Name()+"-kept", "drain.block of its policy selects the pod")
 		s.blockedBy(h, v1alpha1.BlockerWebhook, "default/"+h.Name()+"-guarded", "ValidatingAdmissionPolicy", "not this pod")

@@ -52,6 +52,7 @@ var provokedBy = map[v1alpha1.Reason][]string{
 	v1alpha1.ReasonMinUptime:        {"reason-min-uptime"},
 	v1alpha1.ReasonHeldBack:         {"reason-held-back"},
 	v1alpha1.ReasonOtherManager:     {"reason-reboot-manager"},
+	v1alpha1.ReasonDrainBlocked:     {"reason-drain-blocked"},
 	v1alpha1.ReasonNoCoordinator:    {"reason-no-coordinator"},
 	v1alpha1.ReasonForbidden:        {"reason-forbidden"},
 	v1alpha1.ReasonUncordoned:       {"reason-uncordoned"},

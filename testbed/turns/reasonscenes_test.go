@@ -208,6 +208,37 @@ var reasons = map[string]func(*scene){
 		s.reads(h, v1alpha1.ReasonOtherManager)
 		s.has(h.Name(), v1alpha1.ReasonOtherManager)
 	},
+	// A job holds the node before its turn, and the next node has its own. Another job comes after the grant.
+	"reason-drain-blocked": func(s *scene) {
+		s.keep("drain-blocked")
+		s.policy("rollout: {settle: 0s, backoff: 1h, backoffMax: 2h}\nhooks: {beforeDrain: [{name: drain-blocked}]}\n" +
+			"drain: {block: [{selector: {matchLabels: {keep: " + s.name + "}}}]}")
+		hosts := s.hosts(2)
+		a, b := hosts[0], hosts[1]
+		ends := s.barePod(a, "job", map[string]string{"keep": s.name})
+		s.stage(a)
+		s.reads(a, v1alpha1.ReasonDrainBlocked)
+		s.statusShows(a, "default/"+a.Name()+"-job (BlockedByPolicy)")
+
+		s.stage(b)
+		s.reaches(b, v1alpha1.StateBeforeDrain)
+		later := s.barePod(b, "later", map[string]string{"keep": s.name})
+		s.confirm(b, "drain-blocked")
+		s.reported(b, v1alpha1.ReasonDrainBlocked)
+		s.endsFor(b, v1alpha1.ReasonDrainBlocked)
+		if n := s.nodes.find(b.Name(), func(n *turn.Node) bool { return n.Unschedulable || n.Mark }); n != nil {
+			s.T.Errorf("%s was cordoned in %s", b.Name(), n.State)
+		}
+		later()
+
+		if n := s.nodes.find(a.Name(), (*turn.Node).InTurn); n != nil {
+			s.T.Errorf("%s had a turn while its job ran: %s", a.Name(), n.State)
+		}
+		ends()
+		s.reaches(a, v1alpha1.StateBeforeDrain)
+		s.confirm(a, "drain-blocked")
+		s.saw(a, "to have had its turn", func(n *turn.Node) bool { return n.Last != nil && n.Last.Result == v1alpha1.ResultDone })
+	},
 	"reason-forbidden": func(s *scene) {
 		s.policy(atOnceAll)
 		h := s.hosts(1)[0]
