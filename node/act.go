@@ -118,7 +118,7 @@ func (h *Host) readCommit(ctx context.Context) error {
 	}
 	n := turn.FromNode(obj)
 	policies := h.readPolicies(&n)
-	pods, err := h.drain.Remaining(ctx, step.EvictionBy(n.Grant, policies.Terms()))
+	pods, err := h.drain.Remaining(ctx, step.EvictionBy(&n, policies.Terms()))
 	if err != nil {
 		return err
 	}
@@ -251,7 +251,7 @@ func (h *Host) do(ctx context.Context, o *step.Observation, do step.Effect) erro
 	stage := effect.StageOf(&o.Node)
 	switch {
 	case do == step.DoDrain:
-		h.drain.Start(ctx, stage, step.EvictionBy(o.Node.Grant, o.Own), o.Drain.Running)
+		h.drain.Start(ctx, stage, step.EvictionBy(&o.Node, o.Own), o.Drain.Running)
 		return nil
 	case do == step.DoNothing,
 		do == step.DoHooks && o.Hooks.Running && !o.Hooks.Late,

@@ -47,7 +47,7 @@ func TestPodsThatBlock(t *testing.T) {
 		"all unmanaged": {&v1alpha1.Terms{PodRules: v1alpha1.PodRules{Unmanaged: v1alpha1.PodBlock}}, "the drain must not evict default/b (Unmanaged), default/a (Unmanaged), default/web (Unmanaged)"},
 		"empty dir":     {&v1alpha1.Terms{PodRules: v1alpha1.PodRules{EmptyDir: v1alpha1.PodBlock}}, ""},
 	} {
-		if got := p.blocked(c.own); got != c.want {
+		if got, known := p.blocked(c.own); got != c.want || !known {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
 	}
@@ -56,10 +56,11 @@ func TestPodsThatBlock(t *testing.T) {
 	}
 	s.pods = append(s.pods, labeled("c", "job"), labeled("d", "job"), labeled("e", "job"))
 	must(t, p.refresh(t.Context(), 0))
-	if got := p.blocked(blocking("job")); !strings.HasSuffix(got, "default/d (BlockedByPolicy), 1 more") {
+	if got, _ := p.blocked(blocking("job")); !strings.HasSuffix(got, "default/d (BlockedByPolicy), 1 more") {
 		t.Errorf("four pods: %s", got)
 	}
-	if p.poll(t.Context(), false); p.blocked(blocking("job")) != "" {
+	p.poll(t.Context(), false)
+	if got, known := p.blocked(blocking("job")); got != "" || known {
 		t.Error("pods are known, though nothing is wanted")
 	}
 }
@@ -99,7 +100,7 @@ func TestBlockedBeforeTheGrant(t *testing.T) {
 		h, api, _ := newMemoryHost(t, v1alpha1.StateIdle, blockJobs)
 		veto := func(what string, want v1alpha1.Reason, detail string) {
 			t.Helper()
-			if o := h.observe(t.Context()); o.Veto != want || o.VetoDetail != detail {
+			if o := h.observe(t.Context()); o.Veto != want || o.VetoDetail != detail || o.Blocking.Off {
 				t.Errorf("%s: veto %q (%s), want %q (%s)", what, o.Veto, o.VetoDetail, want, detail)
 			}
 		}
@@ -152,7 +153,7 @@ func TestBlockedBeforeTheCordon(t *testing.T) {
 		if n.Ack.Report != v1alpha1.ReportRefused || n.Ack.Reason != v1alpha1.ReasonDrainBlocked || n.Unschedulable || n.Mark {
 			t.Errorf("ack %s, unschedulable %t, mark %t", n.Ack, n.Unschedulable, n.Mark)
 		}
-		if h.podManagers.blocked(blocking("job")) == "" {
+		if got, _ := h.podManagers.blocked(blocking("job")); got == "" {
 			t.Error("the host does not know the job after its refusal")
 		}
 	})
@@ -169,4 +170,57 @@ func TestPlansWithoutADrainAreNotBlocked(t *testing.T) {
 			t.Errorf("veto %q (%s), drains %t", o.Veto, o.VetoDetail, o.Sources.Drains)
 		}
 	})
+}
+
+// TestBlockTimeout checks that pods stop being a veto when the policy's time is over, counted from what the host has published, and that
+// the next turn's drain evicts them if the grant says so too; otherwise the host refuses.
+func TestBlockTimeout(t *testing.T) {
+	for grants, want := range map[bool]v1alpha1.Report{true: v1alpha1.ReportCommitted, false: v1alpha1.ReportRefused} {
+		synctest.Test(t, func(t *testing.T) {
+			h, api, _ := newMemoryHost(t, v1alpha1.StateIdle, blockJobs, func(spec *v1alpha1.DisruptionPolicySpec) {
+				spec.Drain.BlockTimeout, spec.Drain.OnBlockTimeout = &metav1.Duration{Duration: time.Hour}, v1alpha1.OnBlockTimeoutEvict
+			})
+			api.node.Spec.Unschedulable = false
+			for _, key := range []string{v1alpha1.AnnotationCordon, v1alpha1.AnnotationAck, v1alpha1.AnnotationTurn, v1alpha1.AnnotationGrant} {
+				delete(api.node.Annotations, key)
+			}
+			api.change()
+			must(t, h.view.Load(t.Context()))
+			api.pods = append(api.pods, labeled("job", "job"))
+			began := time.Now()
+			round := func(what string, veto v1alpha1.Reason, off bool) {
+				t.Helper()
+				if _, err := h.round(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				if n := h.facts(); n.Host == nil || n.Host.Veto != veto || n.Host.BlockOff != off || !n.Host.BlockedSince.Equal(began) {
+					t.Errorf("%s: published %s", what, n.RawHost)
+				}
+			}
+			round("a job runs", v1alpha1.ReasonDrainBlocked, false)
+			time.Sleep(30 * time.Minute)
+			h.podManagers = newPodManagers(h.client, "n1", h.PollInterval) // as in a process that has just started
+			round("after half of the time", v1alpha1.ReasonDrainBlocked, false)
+			time.Sleep(30*time.Minute - time.Second)
+			round("right before its end", v1alpha1.ReasonDrainBlocked, false)
+			time.Sleep(time.Second)
+			round("after the time", "", true)
+
+			now := metav1.NewMicroTime(time.Now())
+			api.lease.Spec.RenewTime = &now
+			api.node.Labels[v1alpha1.LabelState] = string(v1alpha1.StateDraining)
+			api.node.Annotations[v1alpha1.AnnotationTurn] = "t1"
+			g := v1alpha1.Grant{Turn: "t1", Epoch: "e1", NodeUID: "uid", BootID: bootID, Wants: v1alpha1.WantsReboot, Drains: true, BlockOff: grants, StartedAt: time.Now(), StageAt: time.Now()}
+			api.node.Annotations[v1alpha1.AnnotationGrant] = v1alpha1.FormatRecord(g)
+			api.change()
+			must(t, h.view.Load(t.Context()))
+			h.podManagers = newPodManagers(h.client, "n1", h.PollInterval) // a crash in between
+			t.Cleanup(h.drain.Stop)
+			round("in the turn", "", true)
+			if n := h.facts(); n.Ack.Report != want || n.Unschedulable != grants {
+				t.Errorf("the grant says so %t: ack %s, unschedulable %t", grants, n.Ack, n.Unschedulable)
+			}
+			h.drain.Stop()
+		})
+	}
 }

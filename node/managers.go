@@ -130,8 +130,8 @@ func (p *podManagers) set(v *step.Vetoes, namespaces []string) {
 }
 
 // blocked names the pods that block a drain by the terms of the host's policy, which may be nil;
-// "" if none does.
-func (p *podManagers) blocked(own *v1alpha1.Terms) string {
+// "" if none does. known is false if the pods have not been listed.
+func (p *podManagers) blocked(own *v1alpha1.Terms) (text string, known bool) {
 	var all []drain.Left
 	if own != nil {
 		judge := drain.Selecting(own.PodRules)
@@ -139,9 +139,9 @@ func (p *podManagers) blocked(own *v1alpha1.Terms) string {
 			all = append(all, drain.Left{Pod: drain.Pod{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID}, Verdict: judge.Judge(pod)})
 		}
 	}
-	text := blockedText(all)
+	text = blockedText(all)
 	p.blocking = text != ""
-	return text
+	return text, !p.read.IsZero()
 }
 
 // blockedText names the pods whose verdict is Block, at most three of them; "" if there is none.

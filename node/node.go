@@ -149,6 +149,7 @@ type Host struct {
 	announced    step.Announcement
 	sessions     []systemd.Session // that the reboot waits for, as of the last observation
 	windows      step.Windows      // as of the last observation
+	blockOff     bool              // Block is off for the next turn, and that was logged
 	settled      bool              // see resume
 	observed     local.Host        // the record of the last observation
 	rested       local.Host        // the record of the last decision without a read or a write

@@ -51,8 +51,11 @@ func (h *Host) observe(ctx context.Context) step.Observation {
 	o.Own, o.Term = reports.Policies.Terms(), h.Term()
 	h.podManagers.poll(ctx, (n.InTurn() || o.Sources.Wants.Something()) && !settings.Observe && !o.Released())
 	vetoes := h.vetoes(settings, n.Committed())
-	if blocked := h.podManagers.blocked(o.Own); !n.InTurn() {
-		vetoes.Blocked = blocked // in a turn, the reads before the cordon list the pods again
+	pods, known := h.podManagers.blocked(o.Own)
+	o.Blocking = o.BlockingBy(pods, known, time.Now())
+	if !n.InTurn() {
+		vetoes.Blocked = o.Blocking.Veto(o.Own) // in a turn, the reads before the cordon list the pods again
+		h.logBlockOff(&o)
 	}
 	o.Veto, o.VetoDetail = vetoes.First(&o.Sources)
 	o.Self.PendingSince = time.Now().UTC().Truncate(time.Second) // unless the Node has an earlier one

@@ -207,6 +207,19 @@ func (h *Host) report(s local.Host) {
 	}
 }
 
+// logBlockOff logs that Block is off for the host's next turn, and when it no longer is. The
+// Node is in no turn.
+func (h *Host) logBlockOff(o *step.Observation) {
+	off := o.Blocking.Off && o.Sources.Complete
+	switch since := o.Blocking.Since.Format(time.RFC3339); {
+	case off && !h.blockOff:
+		h.log.Warn("drain.blockTimeout is over, so Block is off for the next turn, if the coordinator's policy says so too: "+o.Blocking.Pods, "blocked_since", since)
+	case !off && h.blockOff:
+		h.log.Info("Block is on for the next turn")
+	}
+	h.blockOff = off
+}
+
 // logWrite logs what this host has written to its Node.
 func (h *Host) logWrite(n *turn.Node, w *step.Write) {
 	if w.Ack.Report != "" {

@@ -64,6 +64,18 @@ func (c *compiler) check(name string, s *v1alpha1.DisruptionPolicySpec) {
 	default:
 		c.wrong("spec.drain.onTimeout", "%q, expected Wait, Abort or Force", s.Drain.OnTimeout)
 	}
+	switch s.Drain.OnBlockTimeout {
+	case "", v1alpha1.OnBlockTimeoutHold:
+	case v1alpha1.OnBlockTimeoutEvict:
+		if s.Drain.BlockTimeout == nil {
+			c.wrong("spec.drain.blockTimeout", "missing, expected 1m to 168h with onBlockTimeout: Evict")
+		}
+	default:
+		c.wrong("spec.drain.onBlockTimeout", "%q, expected Hold or Evict", s.Drain.OnBlockTimeout)
+	}
+	if d := s.Drain.BlockTimeout; d != nil && (d.Duration < time.Minute || d.Duration > longestWait) {
+		c.wrong("spec.drain.blockTimeout", "%v, expected 1m to 168h", d.Duration)
+	}
 	r := &s.Rollout
 	for i := range r.Windows {
 		if d := r.Windows[i].Duration.Duration; d >= shortestWindow && d < r.ExpectedDuration.Duration {

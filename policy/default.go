@@ -23,7 +23,7 @@ func Defaults() v1alpha1.DisruptionPolicySpec {
 			ExpectedDuration: minutes(15), OnClose: v1alpha1.OnCloseFinish,
 		},
 		Drain: v1alpha1.DrainSpec{
-			Timeout: minutes(60), OnTimeout: v1alpha1.OnTimeoutAbort,
+			Timeout: minutes(60), OnTimeout: v1alpha1.OnTimeoutAbort, OnBlockTimeout: v1alpha1.OnBlockTimeoutHold,
 			PodRules: v1alpha1.PodRules{Unmanaged: v1alpha1.PodEvict, EmptyDir: v1alpha1.PodEvict},
 		},
 		Timeouts: v1alpha1.PolicyTimeouts{

@@ -126,7 +126,13 @@ func terms(s *v1alpha1.DisruptionPolicySpec) v1alpha1.Terms {
 		Uncordoning: s.Timeouts.Uncordoning, WaitForVolumeDetach: s.Hooks.WaitForVolumeDetach,
 		PodRules: s.Drain.PodRules,
 	}
+	if s.Drain.BlockTimeout != nil {
+		t.BlockTimeout = *s.Drain.BlockTimeout
+	}
 	// The defaults need no room in the record of each turn.
+	if s.Drain.OnBlockTimeout != v1alpha1.OnBlockTimeoutHold {
+		t.OnBlockTimeout = s.Drain.OnBlockTimeout
+	}
 	if t.Unmanaged == v1alpha1.PodEvict {
 		t.Unmanaged = ""
 	}

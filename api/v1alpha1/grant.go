@@ -52,10 +52,23 @@ type Terms struct {
 
 	// PodRules are the pods that the drain does not simply evict.
 	PodRules
+	// BlockTimeout is for how long pods may block before OnBlockTimeout applies; 0 is
+	// indefinitely. OnBlockTimeout "" is Hold.
+	BlockTimeout   metav1.Duration `json:"blockTimeout,omitzero"`
+	OnBlockTimeout OnBlockTimeout  `json:"onBlockTimeout,omitempty"`
 
 	// OnClose is what happens to the turn when the policy's windows close; "" is
 	// OnCloseFinish.
 	OnClose OnClose `json:"onClose,omitempty"`
+}
+
+// BlockLimit returns for how long pods may block a node before its next turn evicts them, or 0
+// if they may block indefinitely.
+func (t *Terms) BlockLimit() time.Duration {
+	if t.OnBlockTimeout != OnBlockTimeoutEvict {
+		return 0
+	}
+	return t.BlockTimeout.Duration
 }
 
 // Hooks are the hooks that the stage waits for; none in other states.
@@ -107,6 +120,10 @@ type Grant struct {
 	// Force: draining is overdue, and Terms.DrainTimeout is Force. The host
 	// deletes the pods that it could not evict.
 	Force bool `json:"force,omitempty"`
+	// BlockOff: no pod blocks the drain of this turn, because pods have blocked the node for
+	// longer than the policy allows. A host honors it only if its own record and its own
+	// policy say so too.
+	BlockOff bool `json:"blockOff,omitempty"`
 	// OnlyNode: the turn has no drain because there was no other Node. A host
 	// honors it only if its own process leads the term of Epoch.
 	OnlyNode bool     `json:"onlyNode,omitempty"`

@@ -71,7 +71,7 @@ const (
 // +kubebuilder:validation:XValidation:rule="!self.rulesOnly || !self.paused",message="a policy with rulesOnly adds rules and decides nothing else; leave paused out, or leave rulesOnly out",fieldPath=".paused",reason=FieldValueForbidden
 // +kubebuilder:validation:XValidation:rule="!self.rulesOnly || self.rollout.maxUnavailable == 1 && !has(self.rollout.maxUnavailableTotal) && self.rollout.maxFailed == 0 && self.rollout.order == ['LastTurn', 'Zone', 'OldestBoot'] && self.rollout.maxTurnsPerDay == 6 && duration(self.rollout.settle) == duration('1m') && duration(self.rollout.backoff) == duration('1m') && duration(self.rollout.backoffMax) == duration('1h') && duration(self.rollout.expectedDuration) == duration('15m') && (!has(self.rollout.windows) || self.rollout.windows.size() == 0) && self.rollout.onClose == 'Finish' && (!has(self.rollout.gates) || self.rollout.gates.size() == 0)",message="a policy with rulesOnly adds rules and decides nothing else; leave rollout out, or leave rulesOnly out",fieldPath=".rollout",reason=FieldValueForbidden
 // +kubebuilder:validation:XValidation:rule="!self.rulesOnly || (!has(self.hooks.beforeDrain) || self.hooks.beforeDrain.size() == 0) && (!has(self.hooks.beforeReboot) || self.hooks.beforeReboot.size() == 0) && (!has(self.hooks.beforeUncordon) || self.hooks.beforeUncordon.size() == 0) && !self.hooks.waitForVolumeDetach",message="a policy with rulesOnly adds rules and decides nothing else; leave hooks out, or leave rulesOnly out",fieldPath=".hooks",reason=FieldValueForbidden
-// +kubebuilder:validation:XValidation:rule="!self.rulesOnly || duration(self.drain.timeout) == duration('1h') && self.drain.onTimeout == 'Abort' && (!has(self.drain.skip) || self.drain.skip.size() == 0) && (!has(self.drain.block) || self.drain.block.size() == 0) && self.drain.unmanaged == 'Evict' && self.drain.emptyDir == 'Evict'",message="a policy with rulesOnly adds rules and decides nothing else; leave drain out, or leave rulesOnly out",fieldPath=".drain",reason=FieldValueForbidden
+// +kubebuilder:validation:XValidation:rule="!self.rulesOnly || duration(self.drain.timeout) == duration('1h') && self.drain.onTimeout == 'Abort' && (!has(self.drain.skip) || self.drain.skip.size() == 0) && (!has(self.drain.block) || self.drain.block.size() == 0) && self.drain.unmanaged == 'Evict' && self.drain.emptyDir == 'Evict' && !has(self.drain.blockTimeout) && self.drain.onBlockTimeout == 'Hold'",message="a policy with rulesOnly adds rules and decides nothing else; leave drain out, or leave rulesOnly out",fieldPath=".drain",reason=FieldValueForbidden
 // +kubebuilder:validation:XValidation:rule="!self.rulesOnly || duration(self.timeouts.seen) == duration('2m') && duration(self.timeouts.hostHooks) == duration('30m') && duration(self.timeouts.rebooting) == duration('30m') && duration(self.timeouts.applying) == duration('15m') && duration(self.timeouts.uncordoning) == duration('5m')",message="a policy with rulesOnly adds rules and decides nothing else; leave timeouts out, or leave rulesOnly out",fieldPath=".timeouts",reason=FieldValueForbidden
 // +kubebuilder:object:generate=true
 type DisruptionPolicySpec struct {
@@ -536,6 +536,7 @@ type UncordonHookSpec struct {
 
 // DrainSpec is how nodes are drained.
 //
+// +kubebuilder:validation:XValidation:rule="self.onBlockTimeout != 'Evict' || has(self.blockTimeout)",message="missing; expected a duration of 1m to 168h with onBlockTimeout: Evict",fieldPath=".blockTimeout",reason=FieldValueRequired
 // +kubebuilder:object:generate=true
 type DrainSpec struct {
 	// Timeout is 1s to 168h.
@@ -553,8 +554,38 @@ type DrainSpec struct {
 	// +kubebuilder:default=Abort
 	// +kubebuilder:validation:Enum=Wait;Abort;Force
 	OnTimeout OnTimeout `json:"onTimeout"`
-	PodRules  `json:",inline"`
+	// BlockTimeout is how long pods that block may keep a node from its turn, 1m to 168h;
+	// without it, indefinitely. The time begins when the host finds such pods, and begins
+	// again when there were none in between. OnBlockTimeout says what follows.
+	//
+	// +optional
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,9})?(h|m|s|ms)){1,4}$') && duration(self) >= duration('1m') && duration(self) <= duration('168h')",message="expected a duration of 1m to 168h, such as 24h or 90m"
+	BlockTimeout *metav1.Duration `json:"blockTimeout,omitempty"`
+	// OnBlockTimeout is what happens after blockTimeout: Hold, which changes nothing, or
+	// Evict: in the node's next turn, block and the value Block are ignored, and the pods
+	// are evicted like others.
+	//
+	// +optional
+	// +kubebuilder:default=Hold
+	OnBlockTimeout OnBlockTimeout `json:"onBlockTimeout,omitempty"`
+	PodRules       `json:",inline"`
 }
+
+// OnBlockTimeout is what happens when pods have blocked a node for longer than the policy
+// allows. "" is Hold.
+//
+// +kubebuilder:validation:Enum=Hold;Evict
+type OnBlockTimeout string
+
+// The values of OnBlockTimeout.
+const (
+	// OnBlockTimeoutHold: the pods continue to block.
+	OnBlockTimeoutHold OnBlockTimeout = "Hold"
+	// OnBlockTimeoutEvict: no pod blocks in the node's next turn.
+	OnBlockTimeoutEvict OnBlockTimeout = "Evict"
+)
 
 // PodRules are the pods that a drain does not simply evict. A pod that Block selects blocks,
 // whatever else is said of it; then Skip counts, then Unmanaged and EmptyDir: Block in one of

@@ -161,6 +161,11 @@ func (in *DisruptionPolicyStatus) DeepCopy() *DisruptionPolicyStatus {
 func (in *DrainSpec) DeepCopyInto(out *DrainSpec) {
 	*out = *in
 	out.Timeout = in.Timeout
+	if in.BlockTimeout != nil {
+		in, out := &in.BlockTimeout, &out.BlockTimeout
+		*out = new(v1.Duration)
+		**out = **in
+	}
 	in.PodRules.DeepCopyInto(&out.PodRules)
 }
 

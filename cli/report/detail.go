@@ -147,6 +147,18 @@ func (r *Report) hostLines(n *Node, line page.Label) {
 	if h.Veto != "" {
 		line("veto", "%s: %s", h.Veto, h.Veto.Doc().Means)
 	}
+	since := "no pod blocks now"
+	if !h.BlockedSince.IsZero() {
+		since = "blocked for " + page.Since(r.Time, &h.BlockedSince)
+	}
+	switch {
+	case h.BlockOff && n.State.InTurn():
+		line("block", "off in this turn if its grant says so too: %s", since)
+	case h.BlockOff:
+		line("block", "off for its next turn, because drain.blockTimeout is over: %s", since)
+	case !h.BlockedSince.IsZero():
+		line("block", "%s", since)
+	}
 }
 
 func (n *Node) nodeText() string {

@@ -107,6 +107,10 @@ func (d *decision) eligible() []*entry {
 		case e.match.Reason != "":
 			d.hold(n, e.match.Reason, e.match.Detail)
 		default:
+			if text := d.blockHold(n); text != "" {
+				d.hold(n, v1alpha1.ReasonDrainBlocked, text)
+				continue
+			}
 			queue = append(queue, e)
 		}
 	}
@@ -235,6 +239,25 @@ func (d *decision) ownHold(n *turn.Node) (v1alpha1.Reason, string, bool) {
 	return d.lastHold(n)
 }
 
+// blockHold returns why a node is held whose host says that Block is off for its next turn, or
+// "". The coordinator's own policy and clock have to say so too. Otherwise the node would be
+// granted a turn in which the host still may not evict the pods, and would refuse.
+func (d *decision) blockHold(n *turn.Node) string {
+	if !n.Host.BlockOff {
+		return ""
+	}
+	p := d.policyOf(n)
+	limit := p.Terms.BlockLimit()
+	if limit == 0 {
+		return "policy " + p.Name + " does not end what blocks the drain (onBlockTimeout), although the host says so"
+	}
+	if end := n.Host.BlockedSince.Add(limit); end.After(d.Now) {
+		d.wake(end)
+		return "until " + moment(d.Now, end) + ", when blockTimeout of policy " + p.Name + " is over"
+	}
+	return ""
+}
+
 // lastHold returns why the result of the node's last turn holds it; ok is true if it does
 // not.
 func (d *decision) lastHold(n *turn.Node) (v1alpha1.Reason, string, bool) {
@@ -348,7 +371,7 @@ func (d *decision) firstUncertain() string {
 func (d *decision) grantFor(n *turn.Node) (g v1alpha1.Grant, fits bool) {
 	g = d.newGrant(n)
 	g.Wants, g.Drains, g.Changes, g.OSVersion = n.Wants, n.Host.Drains, n.Host.Changes, n.Host.OSVersion
-	g.Steps = v1alpha1.StepsDigest(n.Host.Steps)
+	g.Steps, g.BlockOff = v1alpha1.StepsDigest(n.Host.Steps), n.Host.BlockOff // see blockHold
 	setRequest(&g, n)
 	return g, g.Fits()
 }

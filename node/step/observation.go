@@ -39,6 +39,9 @@ type Observation struct {
 	// Term is the epoch of the term that this process leads, or "".
 	Term string
 
+	// Blocking are the pods that the drain must not evict; see [Observation.BlockingBy].
+	Blocking Blocking
+
 	Sources Sources
 	Drain   Drain
 	Hooks   Work

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/turn"
 	"lockkeeper.dev/lockkeeper/policy"
 )
 
@@ -113,7 +114,9 @@ func TestEvictionBy(t *testing.T) {
 		"no own policy":     {&grant, nil, "block granted-block; skip granted-skip; no rules"},
 		"no grant":          {nil, &own, ""},
 	} {
-		e := EvictionBy(c.grant, c.own)
+		n := turn.Node{}
+		n.Grant = c.grant
+		e := EvictionBy(&n, c.own)
 		var parts []string
 		if e.Force {
 			parts = append(parts, "force")

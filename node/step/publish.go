@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/turn"
 )
 
 // managed reports whether the host is managed: by the Node's label or, without one, by
@@ -71,21 +72,32 @@ type Eviction struct {
 	Rules []v1alpha1.PodRules
 }
 
-// EvictionBy returns how to evict pods. It combines the grant and own, the terms of the
-// host's own policy, into the less disruptive of the two: the host skips or deletes a
-// pod only if both say so, and waits for a pod if either does. A nil grant, and nil
-// terms, mean that no pod is special.
-func EvictionBy(g *v1alpha1.Grant, own *v1alpha1.Terms) Eviction {
+// EvictionBy returns how to evict the Node's pods. It combines the grant and own, the terms of
+// the host's own policy, into the less disruptive of the two: the host skips or deletes a
+// pod only if both say so, and waits for a pod if either does. Without a grant, and with nil
+// terms, no pod is special.
+//
+// Block is off only if three say so: the grant, the host's own policy, and the host's record,
+// which says that the host itself found the time to be over. With a stolen coordinator's
+// credential, an attacker can write only the grant.
+func EvictionBy(n *turn.Node, own *v1alpha1.Terms) Eviction {
+	g := n.Grant
 	if g == nil {
 		return Eviction{}
 	}
 	if own == nil {
 		own = &v1alpha1.Terms{} // it skips nothing
 	}
-	return Eviction{
+	e := Eviction{
 		Force: g.Force && own.DrainTimeout == v1alpha1.OnTimeoutForce,
 		Rules: []v1alpha1.PodRules{g.Terms.PodRules, own.PodRules},
 	}
+	if g.BlockOff && own.BlockLimit() > 0 && n.Host != nil && n.Host.NodeUID == n.UID && n.Host.BlockOff {
+		for i := range e.Rules {
+			e.Rules[i] = withoutBlock(e.Rules[i])
+		}
+	}
+	return e
 }
 
 // granted returns the plan of the turn: what the host itself published in this boot, if
@@ -122,6 +134,7 @@ func (o *Observation) hostRecord(ack v1alpha1.Ack) v1alpha1.Host {
 	h.NodeUID = o.Node.UID
 	h.Managed = o.managed()
 	h.Veto = o.Veto
+	h.BlockedSince, h.BlockOff = o.Blocking.Since, o.Blocking.Off
 	h.Drains = o.Sources.Drains
 	h.Changes, h.HeldBack, h.Plan = o.Sources.Changes, o.Sources.HeldBack, o.Sources.Plan
 	h.Steps, h.PendingSince = o.Sources.Steps, o.pendingSince()
