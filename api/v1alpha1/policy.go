@@ -536,7 +536,7 @@ type UncordonHookSpec struct {
 
 // DrainSpec is how nodes are drained.
 //
-// +kubebuilder:validation:XValidation:rule="self.onBlockTimeout != 'Evict' || has(self.blockTimeout)",message="missing; expected a duration of 1m to 168h with onBlockTimeout: Evict",fieldPath=".blockTimeout",reason=FieldValueRequired
+// +kubebuilder:validation:XValidation:rule="!has(self.onBlockTimeout) || self.onBlockTimeout != 'Evict' || has(self.blockTimeout)",message="missing; expected a duration of 1m to 168h with onBlockTimeout: Evict",fieldPath=".blockTimeout",reason=FieldValueRequired
 // +kubebuilder:object:generate=true
 type DrainSpec struct {
 	// Timeout is 1s to 168h.

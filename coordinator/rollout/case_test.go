@@ -129,6 +129,12 @@ func set(s *rollout.Snapshot, word string) error {
 		n.Host.Protocol = len(value)
 	case "veto":
 		n.Host.Veto = v1alpha1.Reason(value)
+	case "blockoff": // the host says that Block is off; pods have blocked for that long
+		n.Host.BlockOff, n.Host.BlockedSince = true, ago()
+	case "block": // the policy's time for pods that block, and what follows
+		limit, on, _ := strings.Cut(value, ",")
+		s.Policies[0].Terms.BlockTimeout.Duration, _ = time.ParseDuration(limit)
+		s.Policies[0].Terms.OnBlockTimeout = v1alpha1.OnBlockTimeout(on)
 	case "owner": // another program's mark
 		n.Owner = value
 	case "request", "request-now":
@@ -373,6 +379,9 @@ func describe(v rollout.Verdict) string {
 			parts = append(parts, fmt.Sprintf("wants=%s drains=%t", m.Grant.Wants, m.Grant.Drains))
 			if m.Grant.Policy != builtIn {
 				parts = append(parts, "policy="+m.Grant.Policy)
+			}
+			if m.Grant.BlockOff {
+				parts = append(parts, "block=off")
 			}
 		}
 		if m.NewTurn && m.On != turn.Granted && m.Grant.Policy != builtIn {

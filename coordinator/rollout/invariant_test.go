@@ -99,6 +99,8 @@ func offence(s rollout.Snapshot, n *turn.Node, v rollout.Verdict) string {
 		return "grants although its policy grants nothing"
 	case m.On == turn.Granted && (m.Grant.Policy != w.decides(n).Name || !reflect.DeepEqual(m.Grant.Terms, w.decides(n).Terms)):
 		return "grants by other terms than the policy's"
+	case m.On == turn.Granted && m.Grant.BlockOff != n.Host.BlockOff:
+		return "grants another Block than the host published"
 	case m.Reason == v1alpha1.ReasonWindow && changed && !w.shut(n):
 		return "calls a turn off although no window has closed on it"
 	case m.To.HookStage() && changed && len(m.Grant.Terms.Hooks(m.To)) == 0 && !(n.Host != nil && slices.Contains(n.Host.HookStages, m.To)) &&

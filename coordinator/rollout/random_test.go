@@ -129,6 +129,9 @@ func randomPolicy(d *dice, name string, nr int) policy.Policy {
 	p.Terms.OnClose = one(d, "", v1alpha1.OnCloseCancel)
 	p.Terms.DrainTimeout = one(d, v1alpha1.OnTimeoutAbort, v1alpha1.OnTimeoutWait, v1alpha1.OnTimeoutForce)
 	p.Terms.WaitForVolumeDetach = d.oneIn(5)
+	if d.oneIn(2) {
+		p.Terms.BlockTimeout.Duration, p.Terms.OnBlockTimeout = one(d, time.Hour, time.Minute), mostly(d, v1alpha1.OnBlockTimeoutEvict, "")
+	}
 	return p
 }
 
@@ -163,6 +166,9 @@ func randomNode(d *dice, name string, set policy.Set, foreign bool) turn.Node {
 			Protocol: mostly(d, 1, 2, 9), Version: "v", NodeUID: mostly(d, n.UID, "other"), BootID: mostly(d, "b1", "b0"),
 			BootTime: ago(d), Managed: !d.oneIn(20), Veto: mostly(d, "", v1alpha1.ReasonWindow, v1alpha1.ReasonHostPaused, v1alpha1.ReasonHeldBack),
 			Drains: !d.oneIn(5), Changes: one(d, anUpdate, anUpdate, anUpdate, another, another, tooLong), OSVersion: "4.1",
+		}
+		if d.oneIn(10) {
+			n.Host.BlockOff, n.Host.BlockedSince = true, ago(d)
 		}
 		if d.oneIn(10) {
 			n.Host.HookStages = []v1alpha1.State{one(d, v1alpha1.StateBeforeDrain, v1alpha1.StateBeforeUncordon)}

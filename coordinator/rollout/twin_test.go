@@ -298,6 +298,12 @@ func (w twin) ready(n *turn.Node) bool {
 	if !speaks(n) || !n.Wants.Something() || !n.Host.Managed || n.Host.Veto != "" || n.Host.Protocol > 1 || !n.Ready {
 		return false
 	}
+	// "Block is off only if the policies of both say so."
+	if n.Host.BlockOff {
+		if p := w.decides(n); p == nil || p.Terms.OnBlockTimeout != "Evict" || n.Host.BlockedSince.Add(p.Terms.BlockTimeout.Duration).After(w.Now) {
+			return false
+		}
+	}
 	if n.Request == nil && slices.Contains(n.Host.Changes, requested) {
 		return false // it is carried out
 	}

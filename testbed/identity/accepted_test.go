@@ -23,24 +23,26 @@ import (
 
 // accepted are good policies, one for each thing that a policy can say.
 var accepted = map[string]string{
-	"nothing":        `{}`,
-	"a selector":     `nodeSelector: {matchLabels: {pool: db}, matchExpressions: [{key: a, operator: In, values: [b]}, {key: c, operator: NotIn, values: [d]}, {key: e, operator: Exists}, {key: f, operator: DoesNotExist, values: []}]}`,
-	"the bounds":     `{priority: 1000, rollout: {maxUnavailable: 10000, maxUnavailableTotal: 1, maxFailed: 10000, maxTurnsPerDay: 48, settle: 24h, backoff: 24h, backoffMax: 24h, expectedDuration: 24h}, drain: {timeout: 168h}, timeouts: {seen: 604800s, uncordoning: 10080m}}`,
-	"lower bounds":   `{priority: -999, rollout: {maxUnavailable: "1%", maxUnavailableTotal: "100%", settle: 0s, backoff: 1s, backoffMax: 1s, expectedDuration: 1m}, drain: {timeout: 1s}, timeouts: {seen: 1000ms, rebooting: 1.5s}}`,
-	"observe":        `{mode: Observe, paused: true}`,
-	"rules":          `rules: [{source: OSUpdate, holdBack: "4081.?.*", drain: Never, actions: [{type: Reboot}]}, {source: Sentinel, actions: [{type: Drain}, {type: Reboot}]}, {source: Sentinel, path: /run/reboot-required, actions: [{type: None}]}, {source: Request, actions: [{type: Reboot}]}]`,
-	"files":          `rules: [{source: File, path: /, actions: [{type: Reboot}]}, {source: File, path: /etc/containers/registries.conf.d, actions: [{type: DaemonReload}, {type: Reload, unit: crio.service}]}, {source: File, path: "/etc/..data/.x/a b", actions: [{type: None}]}]`,
-	"units":          `rules: [{source: Unit, unit: containerd.service, actions: [{type: Restart, unit: containerd.service}]}, {source: Unit, unit: getty@tty1.service, actions: [{type: None}]}, {source: Unit, unit: 'dev-disk-by\x2dlabel.device', actions: [{type: None}]}, {source: Unit, unit: "-.mount", actions: [{type: None}]}]`,
-	"units to apply": `rules: [{source: Request, actions: [{type: Reload, unit: dbus.service}, {type: Restart, unit: systemd-logind.service}, {type: Restart, unit: multi-user.target}, {type: Restart, unit: my-reboot.target}, {type: Restart, unit: initrd.service}]}, {source: Unit, unit: reboot.target, actions: [{type: Reboot}]}]`,
-	"only rules":     `{rulesOnly: true, priority: 1000, nodeSelector: {matchLabels: {pool: web}}, rules: [{source: OSUpdate, holdBack: "4081.*", drain: Never, actions: [{type: Reboot}]}]}`,
-	"the defaults":   `{rulesOnly: true, mode: Act, paused: false, rollout: {maxUnavailable: 1, settle: 60s, backoffMax: 1h0m0s, windows: [], gates: []}, hooks: {beforeDrain: []}, drain: {timeout: 60m, skip: []}, timeouts: {seen: 120s}}`,
-	"as many rules":  `rules: ` + many(100, `{source: File, path: /f#, actions: [{type: Reboot}]}`),
-	"windows":        `rollout: {onClose: Cancel, windows: [{start: "00:00", duration: 24h, timeZone: UTC}, {days: [Mon, Sun], start: "23:59", duration: 1h30m, timeZone: America/Argentina/Buenos_Aires}, {start: "09:00", duration: 15m, timeZone: Etc/GMT+5}]}`,
-	"gates":          `rollout: {gates: [{name: alerts, query: 'ALERTS{severity="critical"}'}, {name: no-2, query: "vector(1) > 2"}]}`,
-	"an order":       `rollout: {order: [Name]}`,
-	"hooks":          `hooks: {waitForVolumeDetach: true, ` + strings.Join([]string{hook("beforeDrain", "lb.out_1", "1s", "Continue"), hook("beforeReboot", "snapshot", "168h", "Abort"), hook("beforeUncordon", "LB-in", "5m", "Continue")}, ", ") + `}`,
-	"the drain":      `drain: {timeout: 30m, onTimeout: Force, skip: [{namespace: monitoring, selector: {matchLabels: {app: agent}}}], block: [{selector: {matchExpressions: [{key: stateful, operator: Exists}]}}]}`,
-	"short timeouts": `timeouts: {seen: 1s, hostHooks: 1s, rebooting: 1s, applying: 1s, uncordoning: 1s}`,
+	"nothing":            `{}`,
+	"a selector":         `nodeSelector: {matchLabels: {pool: db}, matchExpressions: [{key: a, operator: In, values: [b]}, {key: c, operator: NotIn, values: [d]}, {key: e, operator: Exists}, {key: f, operator: DoesNotExist, values: []}]}`,
+	"the bounds":         `{priority: 1000, rollout: {maxUnavailable: 10000, maxUnavailableTotal: 1, maxFailed: 10000, maxTurnsPerDay: 48, settle: 24h, backoff: 24h, backoffMax: 24h, expectedDuration: 24h}, drain: {timeout: 168h}, timeouts: {seen: 604800s, uncordoning: 10080m}}`,
+	"lower bounds":       `{priority: -999, rollout: {maxUnavailable: "1%", maxUnavailableTotal: "100%", settle: 0s, backoff: 1s, backoffMax: 1s, expectedDuration: 1m}, drain: {timeout: 1s}, timeouts: {seen: 1000ms, rebooting: 1.5s}}`,
+	"observe":            `{mode: Observe, paused: true}`,
+	"rules":              `rules: [{source: OSUpdate, holdBack: "4081.?.*", drain: Never, actions: [{type: Reboot}]}, {source: Sentinel, actions: [{type: Drain}, {type: Reboot}]}, {source: Sentinel, path: /run/reboot-required, actions: [{type: None}]}, {source: Request, actions: [{type: Reboot}]}]`,
+	"files":              `rules: [{source: File, path: /, actions: [{type: Reboot}]}, {source: File, path: /etc/containers/registries.conf.d, actions: [{type: DaemonReload}, {type: Reload, unit: crio.service}]}, {source: File, path: "/etc/..data/.x/a b", actions: [{type: None}]}]`,
+	"units":              `rules: [{source: Unit, unit: containerd.service, actions: [{type: Restart, unit: containerd.service}]}, {source: Unit, unit: getty@tty1.service, actions: [{type: None}]}, {source: Unit, unit: 'dev-disk-by\x2dlabel.device', actions: [{type: None}]}, {source: Unit, unit: "-.mount", actions: [{type: None}]}]`,
+	"units to apply":     `rules: [{source: Request, actions: [{type: Reload, unit: dbus.service}, {type: Restart, unit: systemd-logind.service}, {type: Restart, unit: multi-user.target}, {type: Restart, unit: my-reboot.target}, {type: Restart, unit: initrd.service}]}, {source: Unit, unit: reboot.target, actions: [{type: Reboot}]}]`,
+	"only rules":         `{rulesOnly: true, priority: 1000, nodeSelector: {matchLabels: {pool: web}}, rules: [{source: OSUpdate, holdBack: "4081.*", drain: Never, actions: [{type: Reboot}]}]}`,
+	"the defaults":       `{rulesOnly: true, mode: Act, paused: false, rollout: {maxUnavailable: 1, settle: 60s, backoffMax: 1h0m0s, windows: [], gates: []}, hooks: {beforeDrain: []}, drain: {timeout: 60m, skip: []}, timeouts: {seen: 120s}}`,
+	"as many rules":      `rules: ` + many(100, `{source: File, path: /f#, actions: [{type: Reboot}]}`),
+	"windows":            `rollout: {onClose: Cancel, windows: [{start: "00:00", duration: 24h, timeZone: UTC}, {days: [Mon, Sun], start: "23:59", duration: 1h30m, timeZone: America/Argentina/Buenos_Aires}, {start: "09:00", duration: 15m, timeZone: Etc/GMT+5}]}`,
+	"gates":              `rollout: {gates: [{name: alerts, query: 'ALERTS{severity="critical"}'}, {name: no-2, query: "vector(1) > 2"}]}`,
+	"an order":           `rollout: {order: [Name]}`,
+	"hooks":              `hooks: {waitForVolumeDetach: true, ` + strings.Join([]string{hook("beforeDrain", "lb.out_1", "1s", "Continue"), hook("beforeReboot", "snapshot", "168h", "Abort"), hook("beforeUncordon", "LB-in", "5m", "Continue")}, ", ") + `}`,
+	"a limit of Block":   `drain: {block: [{namespace: jobs}], blockTimeout: 1m, onBlockTimeout: Evict}`,
+	"a limit that holds": `drain: {block: [{namespace: jobs}], blockTimeout: 168h}`,
+	"the drain":          `drain: {timeout: 30m, onTimeout: Force, skip: [{namespace: monitoring, selector: {matchLabels: {app: agent}}}], block: [{selector: {matchExpressions: [{key: stateful, operator: Exists}]}}]}`,
+	"short timeouts":     `timeouts: {seen: 1s, hostHooks: 1s, rebooting: 1s, applying: 1s, uncordoning: 1s}`,
 }
 
 // typed reads what the API server keeps as the coordinator does.
@@ -96,7 +98,7 @@ func TestDefaults(t *testing.T) {
 	}
 	text, err := json.Marshal(kept.Object["spec"])
 	must(t, err)
-	const want = `{"drain":{"emptyDir":"Evict","onTimeout":"Abort","timeout":"1h","unmanaged":"Evict"},"hooks":{"waitForVolumeDetach":false},"mode":"Act","nodeSelector":{},"paused":false,"priority":0,` +
+	const want = `{"drain":{"emptyDir":"Evict","onBlockTimeout":"Hold","onTimeout":"Abort","timeout":"1h","unmanaged":"Evict"},"hooks":{"waitForVolumeDetach":false},"mode":"Act","nodeSelector":{},"paused":false,"priority":0,` +
 		`"rollout":{"backoff":"1m","backoffMax":"1h","expectedDuration":"15m","maxFailed":0,"maxTurnsPerDay":6,"maxUnavailable":1,"onClose":"Finish","order":["LastTurn","Zone","OldestBoot"],"settle":"1m"},"rulesOnly":false,` +
 		`"timeouts":{"applying":"15m","hostHooks":"30m","rebooting":"30m","seen":"2m","uncordoning":"5m"}}`
 	if string(text) != want {
@@ -107,7 +109,7 @@ func TestDefaults(t *testing.T) {
 	must(t, err)
 	text, err = json.Marshal(map[string]any{"hooks": kept.Object["spec"].(map[string]any)["hooks"], "drain": kept.Object["spec"].(map[string]any)["drain"]})
 	must(t, err)
-	if want := `{"drain":{"emptyDir":"Evict","onTimeout":"Abort","skip":[{"selector":{}}],"timeout":"1h","unmanaged":"Evict"},"hooks":{"beforeDrain":[{"name":"a","onTimeout":"Abort","timeout":"30m"}],` +
+	if want := `{"drain":{"emptyDir":"Evict","onBlockTimeout":"Hold","onTimeout":"Abort","skip":[{"selector":{}}],"timeout":"1h","unmanaged":"Evict"},"hooks":{"beforeDrain":[{"name":"a","onTimeout":"Abort","timeout":"30m"}],` +
 		`"beforeReboot":[{"name":"b","onTimeout":"Abort","timeout":"30m"}],"beforeUncordon":[{"name":"c","onTimeout":"Wait","timeout":"30m"}],"waitForVolumeDetach":false}}`; string(text) != want {
 		t.Errorf("%s\nexpected\n%s", text, want)
 	}

@@ -164,6 +164,8 @@ var refusals = slices.Concat([]refused{
 	// The drain.
 	{spec: `drain: {unmanaged: Delete}`, field: "spec.drain.unmanaged", says: `supported values: "Evict", "Block", "Skip"`},
 	{spec: `drain: {emptyDir: evict}`, field: "spec.drain.emptyDir", says: `supported values: "Evict", "Block", "Skip"`},
+	{spec: `drain: {onBlockTimeout: Evict}`, field: "spec.drain.blockTimeout", says: "missing; expected a duration of 1m to 168h with onBlockTimeout: Evict"},
+	{spec: `drain: {blockTimeout: 24h, onBlockTimeout: Skip}`, field: "spec.drain.onBlockTimeout", says: `supported values: "Hold", "Evict"`},
 	{spec: `drain: {onTimeout: Continue}`, field: "spec.drain.onTimeout", says: `supported values: "Wait", "Abort", "Force"`},
 	{spec: `drain: {skip: [{namespace: Kube System}]}`, field: "spec.drain.skip[0].namespace", says: "expected the name of a namespace"},
 	{spec: `drain: {skip: [{namespace: ` + strings.Repeat("n", 64) + `}]}`, field: "spec.drain.skip[0].namespace", says: "Too long: may not be more than 63 bytes"},
@@ -230,6 +232,7 @@ func durationRefusals() (all []refused) {
 		{"spec.rollout.expectedDuration", "rollout: {expectedDuration: %s}", "59s", "24h0m1s", "expected a duration of 1m to 24h, such as 15m or 1h30m"},
 		{"spec.rollout.windows[0].duration", `rollout: {expectedDuration: 1m, windows: [{start: "02:00", duration: %s, timeZone: UTC}]}`, "9m59s", "24h0m1s", "expected a duration of 10m to 24h, such as 4h or 90m"},
 		{"spec.drain.timeout", "drain: {timeout: %s}", "999ms", "168h0m1s", long},
+		{"spec.drain.blockTimeout", "drain: {blockTimeout: %s, onBlockTimeout: Evict}", "59s", "168h0m1s", "expected a duration of 1m to 168h, such as 24h or 90m"},
 		{"spec.timeouts.seen", "timeouts: {seen: %s}", "0s", "168h0m1s", long},
 		{"spec.timeouts.hostHooks", "timeouts: {hostHooks: %s}", "0s", "168h0m1s", long},
 		{"spec.timeouts.rebooting", "timeouts: {rebooting: %s}", "0s", "168h0m1s", long},
@@ -259,7 +262,7 @@ func rulesOnlyRefusals() (all []refused) {
 			`{backoff: 2m} {backoffMax: 2h} {expectedDuration: 16m} {windows: [{start: "02:00", duration: 4h, timeZone: UTC}]} {onClose: Cancel} {gates: [{name: a, query: up}]}`},
 		{"hooks", `{beforeDrain: [{name: a, timeout: 30m, onTimeout: Abort}]} {beforeReboot: [{name: a, timeout: 30m, onTimeout: Abort}]} ` +
 			`{beforeUncordon: [{name: a, timeout: 30m, onTimeout: Wait}]} {waitForVolumeDetach: true}`},
-		{"drain", `{timeout: 2h} {onTimeout: Force} {skip: [{namespace: a}]} {block: [{namespace: a}]} {unmanaged: Block} {emptyDir: Skip}`},
+		{"drain", `{timeout: 2h} {onTimeout: Force} {skip: [{namespace: a}]} {block: [{namespace: a}]} {unmanaged: Block} {emptyDir: Skip} {blockTimeout: 1h}`},
 		{"timeouts", `{seen: 1m} {hostHooks: 1m} {rebooting: 1m} {applying: 1m} {uncordoning: 1m}`},
 	} {
 		for spec := range strings.SplitSeq(strings.ReplaceAll(c.specs, "} {", "}\n{"), "\n") {

@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
@@ -238,6 +239,29 @@ var reasons = map[string]func(*scene){
 		s.reaches(a, v1alpha1.StateBeforeDrain)
 		s.confirm(a, "drain-blocked")
 		s.saw(a, "to have had its turn", func(n *turn.Node) bool { return n.Last != nil && n.Last.Result == v1alpha1.ResultDone })
+	},
+	// A job outlasts the policy's blockTimeout: it is evicted in the next turn.
+	"block-timeout": func(s *scene) {
+		s.policy("rollout: {settle: 0s}\ndrain: {blockTimeout: 1m, onBlockTimeout: Evict, block: [{selector: {matchLabels: {keep: " + s.name + "}}}]}")
+		h := s.hosts(1)[0]
+		s.barePod(h, "job", map[string]string{"keep": s.name})
+		s.stage(h)
+		s.held(h, v1alpha1.ReasonDrainBlocked)
+		s.statusShows(h, "default/"+h.Name()+"-job (BlockedByPolicy)", "when drain.blockTimeout is over", "blocked for ")
+		h.StopLockkeeper() // the time goes on over a restart
+		s.Must(h.StartLockkeeper())
+		n := s.saw(h, "to be granted with Block off", func(n *turn.Node) bool { return n.Grant != nil && n.Grant.BlockOff })
+		if n.Host == nil || n.Host.BlockedSince.Add(time.Minute).After(n.Grant.StartedAt) {
+			s.T.Errorf("granted at %v: %s", n.Grant.StartedAt, n.RawHost)
+		}
+		s.saw(h, "to have had its turn", func(n *turn.Node) bool { return n.Last != nil && n.Last.Result == v1alpha1.ResultDone })
+		if text := "drain.blockTimeout is over"; !strings.Contains(h.Logs(), text) {
+			s.T.Errorf("its log does not have %q", text)
+		}
+		_, err := cp.Client().CoreV1().Pods("default").Get(s.soon(), h.Name()+"-job", metav1.GetOptions{})
+		if !apierrors.IsNotFound(err) {
+			s.T.Errorf("the job: %v", err)
+		}
 	},
 	"reason-forbidden": func(s *scene) {
 		s.policy(atOnceAll)
