@@ -43,12 +43,13 @@ var overdueDrains = map[string]func(*scene){
 
 	// What can be evicted is evicted, what a budget protects is deleted, and what drain.block selects is waited for.
 	"drain-overdue-force": func(s *scene) {
-		s.policy("rollout: {settle: 0s}\ndrain: {timeout: 2s, onTimeout: Force, block: [{selector: {matchLabels: {keep: " + s.name + "}}}]}")
+		s.policy("rollout: {settle: 0s}\ndrain: {timeout: 10s, onTimeout: Force, block: [{selector: {matchLabels: {keep: " + s.name + "}}}]}")
 		h := s.hosts(1)[0]
-		kept := s.barePod(h, "kept", map[string]string{"keep": s.name})
 		s.block(h)
 		pod := s.workPod(h.Name())
 		s.stage(h)
+		s.commits(h, v1alpha1.StateDraining)
+		kept := s.barePod(h, "kept", map[string]string{"keep": s.name}) // before the grant it would have been a veto
 		var about []corev1.Event
 		s.Eventually("an Event about the pod that was deleted", func(ctx context.Context) (bool, error) {
 			about = s.forced(ctx)
