@@ -107,6 +107,8 @@ func (e *engine) granted(n *node, before, after *turn.Node) {
 		wrong("granted although another owner has marked it: %s", before.Owner)
 	case before.Host.Veto != "":
 		wrong("granted although its host says %s", before.Host.Veto)
+	case g.BlockOff != before.Host.BlockOff:
+		wrong("granted with Block off: %t, its host says %t", g.BlockOff, before.Host.BlockOff)
 	}
 	if g.Epoch != e.lease().holder {
 		// A leader sent this write and lost its term before the write landed. The write may land, but must have no effect.

@@ -175,6 +175,14 @@ var offences = []struct {
 		})
 		s.grant("n1", "t1")
 	}},
+	{"a host whose pods end Block is granted a turn with Block", []Rule{Grant}, func(s *script) {
+		s.write("n1", s.publishes("boot-1", v1alpha1.WantsReboot), func(n *corev1.Node) {
+			h, _ := v1alpha1.ParseHost(n.Annotations[v1alpha1.AnnotationHost])
+			h.BlockOff = true
+			n.Annotations[v1alpha1.AnnotationHost] = v1alpha1.FormatRecord(h)
+		})
+		s.grant("n1", "t1")
+	}},
 	{"a node that another program has marked is granted", []Rule{Grant}, func(s *script) {
 		s.write("n1", func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{{Key: "medik8s.io/drain"}} })
 		s.grant("n1", "t1")
