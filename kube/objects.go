@@ -104,11 +104,16 @@ func strip(n *corev1.Node) (*corev1.Node, bool) {
 	return s, true
 }
 
-// stripOwn strips the host's own Node. It keeps all conditions, because the host writes
-// some.
+// stripOwn strips the host's own Node. It keeps all conditions and the annotations of
+// exclusions, because the host writes some.
 func stripOwn(n *corev1.Node) (*corev1.Node, bool) {
 	s, keep := strip(n)
 	s.Status.Conditions = n.Status.Conditions
+	for _, x := range v1alpha1.AllExclusions() {
+		if value, ok := n.Annotations[x.Key]; ok && x.Kind == v1alpha1.MarkAnnotation {
+			s.Annotations[x.Key] = value
+		}
+	}
 	return s, keep
 }
 

@@ -70,7 +70,7 @@ func (h *Host) loop(ctx context.Context) error {
 				// may share a window, and each host writes when the window opens.
 				window = h.windows.Left(time.Now())
 			}
-			next = pace(d.Again, n != nil && n.State == v1alpha1.StateRebooting, h.currentSettings().MinUptime-h.self.uptime(), window)
+			next = pace(d.Again, n != nil && n.State == v1alpha1.StateRebooting, h.currentSettings().MinUptime-h.self.uptime(), window, h.delayLeft)
 			if soon := h.announced.Next(time.Now()); soon > 0 {
 				next = min(next, soon)
 			}
@@ -82,10 +82,10 @@ func (h *Host) loop(ctx context.Context) error {
 }
 
 // pace returns the pause after a round without a failure. again is true if the host has to read
-// the Lease again, and busy if it is in rebooting. settling is the time until min_uptime is
-// reached, and window the time until a window opens or closes. pace ignores both unless they
-// are positive.
-func pace(again, busy bool, settling, window time.Duration) time.Duration {
+// the Lease again, and busy if it is in rebooting. ends are the times until something ends that
+// no watch reports: min_uptime, a window or the time between two, the load balancers' delay. pace
+// ignores those that are not positive.
+func pace(again, busy bool, ends ...time.Duration) time.Duration {
 	next := idleRound
 	if again {
 		next = readAgain
@@ -93,7 +93,7 @@ func pace(again, busy bool, settling, window time.Duration) time.Duration {
 	if busy {
 		next = min(next, busyRound)
 	}
-	for _, left := range []time.Duration{settling, window} {
+	for _, left := range ends {
 		if left > 0 {
 			next = min(next, left+time.Second)
 		}

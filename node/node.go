@@ -150,12 +150,14 @@ type Host struct {
 	sessions     []systemd.Session // that the reboot waits for, as of the last observation
 	windows      step.Windows      // as of the last observation
 	blockOff     bool              // Block is off for the next turn, and that was logged
-	settled      bool              // see resume
-	observed     local.Host        // the record of the last observation
-	rested       local.Host        // the record of the last decision without a read or a write
-	reported     local.Host        // the last record that was reported
-	failures     int               // failed rounds in a row
-	writes       *rate.Limiter     // of writes to the Node
+	delay        step.LoadBalancerDelay
+	delayLeft    time.Duration // of the load balancers' delay, as of the last observation
+	settled      bool          // see resume
+	observed     local.Host    // the record of the last observation
+	rested       local.Host    // the record of the last decision without a read or a write
+	reported     local.Host    // the last record that was reported
+	failures     int           // failed rounds in a row
+	writes       *rate.Limiter // of writes to the Node
 	troubled     loggedTrouble
 	blockers     blockers
 	inhibitors   []systemd.Inhibitor // those that block a shutdown, as of the last observation

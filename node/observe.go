@@ -58,7 +58,9 @@ func (h *Host) observe(ctx context.Context) step.Observation {
 		h.logBlockOff(&o)
 	}
 	o.Veto, o.VetoDetail = vetoes.First(&o.Sources)
-	o.Self.PendingSince = time.Now().UTC().Truncate(time.Second) // unless the Node has an earlier one
+	o.Now = time.Now()
+	o.Self.PendingSince = o.Now.UTC().Truncate(time.Second) // unless the Node has an earlier one
+	o.EvictFrom = h.evictFrom(n, o.Own)
 	if n.State == v1alpha1.StateApplying && n.Ours() {
 		h.observeApply(ctx, &o)
 	}
@@ -84,6 +86,15 @@ func (h *Host) observe(ctx context.Context) step.Observation {
 	// Check the fresh read last, because it may have expired during the queries above.
 	o.Fresh = h.validRead(n)
 	return o
+}
+
+// evictFrom returns when the load balancers' delay is over, or zero if it is.
+func (h *Host) evictFrom(n *turn.Node, own *v1alpha1.Terms) time.Time {
+	until, left := h.delay.Until(n, own, time.Now())
+	if h.delayLeft = left; left == 0 {
+		return time.Time{}
+	}
+	return until
 }
 
 // vetoes returns this host's reasons against a commit. committed is whether it has committed

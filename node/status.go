@@ -228,7 +228,15 @@ func (h *Host) logWrite(n *turn.Node, w *step.Write) {
 			h.log.Warn("pods came between the host's last list and the cordon: "+h.fresh.Blocked, "turn", w.Ack.Turn)
 		}
 	}
-	switch attrs := []any{"turn", n.Turn, "state", n.State.String()}; {
+	attrs := []any{"turn", n.Turn, "state", n.State.String()}
+	for _, x := range v1alpha1.AllExclusions() {
+		if value, changed := w.Changes(&x); changed && value != nil {
+			h.log.Info("set the "+string(x.Kind)+" "+x.Key+": "+x.Means, attrs...)
+		} else if changed {
+			h.log.Info("removed the "+string(x.Kind)+" "+x.Key, attrs...)
+		}
+	}
+	switch {
 	case w.Unschedulable == nil:
 	case *w.Unschedulable:
 		systemd.LogEvent(h.log, slog.LevelInfo, v1alpha1.MessageCordoned, "cordoned the node", attrs...)

@@ -30,6 +30,7 @@ func TestBounds(t *testing.T) {
 		"spec.rollout.backoffMax":       {time.Minute, 24 * time.Hour, func(s *spec, d time.Duration) { s.Rollout.BackoffMax.Duration = d }},
 		"spec.rollout.expectedDuration": {time.Minute, 24 * time.Hour, func(s *spec, d time.Duration) { s.Rollout.ExpectedDuration.Duration = d }},
 		"spec.drain.blockTimeout":       {time.Minute, week, func(s *spec, d time.Duration) { s.Drain.BlockTimeout = &metav1.Duration{Duration: d} }},
+		"spec.drain.loadBalancerDelay":  {0, 10 * time.Minute, func(s *spec, d time.Duration) { s.Drain.LoadBalancerDelay.Duration = d }},
 		"spec.drain.timeout":            {time.Second, week, func(s *spec, d time.Duration) { s.Drain.Timeout.Duration = d }},
 		"spec.timeouts.seen":            {time.Second, week, func(s *spec, d time.Duration) { s.Timeouts.Seen.Duration = d }},
 		"spec.timeouts.hostHooks":       {time.Second, week, func(s *spec, d time.Duration) { s.Timeouts.HostHooks.Duration = d }},

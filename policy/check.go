@@ -83,6 +83,9 @@ func (c *compiler) check(name string, s *v1alpha1.DisruptionPolicySpec) {
 		}
 	}
 	c.checkGates(r.Gates)
+	if d := &s.Drain; d.ExcludeFromLoadBalancers && d.LoadBalancerDelay.Duration >= d.Timeout.Duration {
+		c.wrong("spec.drain.loadBalancerDelay", "%v, expected less than spec.drain.timeout, of which it is a part: %v", d.LoadBalancerDelay.Duration, d.Timeout.Duration)
+	}
 	c.checkPodRule("spec.drain.unmanaged", s.Drain.Unmanaged)
 	c.checkPodRule("spec.drain.emptyDir", s.Drain.EmptyDir)
 	c.checkPods("spec.drain.skip", s.Drain.Skip)
@@ -123,6 +126,7 @@ func (c *compiler) checkDurations(s *v1alpha1.DisruptionPolicySpec) {
 		{"spec.rollout.backoffMax", r.BackoffMax.Duration, min(r.Backoff.Duration, day), day},
 		{"spec.rollout.expectedDuration", r.ExpectedDuration.Duration, time.Minute, day},
 		{"spec.drain.timeout", s.Drain.Timeout.Duration, time.Second, longestWait},
+		{"spec.drain.loadBalancerDelay", s.Drain.LoadBalancerDelay.Duration, 0, v1alpha1.MaxLoadBalancerDelay},
 		{"spec.timeouts.seen", t.Seen.Duration, time.Second, longestWait},
 		{"spec.timeouts.hostHooks", t.HostHooks.Duration, time.Second, longestWait},
 		{"spec.timeouts.rebooting", t.Rebooting.Duration, time.Second, longestWait},

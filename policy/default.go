@@ -24,7 +24,8 @@ func Defaults() v1alpha1.DisruptionPolicySpec {
 		},
 		Drain: v1alpha1.DrainSpec{
 			Timeout: minutes(60), OnTimeout: v1alpha1.OnTimeoutAbort, OnBlockTimeout: v1alpha1.OnBlockTimeoutHold,
-			PodRules: v1alpha1.PodRules{Unmanaged: v1alpha1.PodEvict, EmptyDir: v1alpha1.PodEvict},
+			PodRules:   v1alpha1.PodRules{Unmanaged: v1alpha1.PodEvict, EmptyDir: v1alpha1.PodEvict},
+			Exclusions: v1alpha1.Exclusions{LoadBalancerDelay: metav1.Duration{Duration: 30 * time.Second}},
 		},
 		Timeouts: v1alpha1.PolicyTimeouts{
 			Seen: minutes(2), HostHooks: minutes(30), Rebooting: minutes(30), Applying: minutes(15), Uncordoning: minutes(5),

@@ -124,7 +124,7 @@ func terms(s *v1alpha1.DisruptionPolicySpec) v1alpha1.Terms {
 		Seen: s.Timeouts.Seen, Draining: s.Drain.Timeout, DrainTimeout: s.Drain.OnTimeout,
 		Rebooting: s.Timeouts.Rebooting, Applying: s.Timeouts.Applying, HostHooks: s.Timeouts.HostHooks,
 		Uncordoning: s.Timeouts.Uncordoning, WaitForVolumeDetach: s.Hooks.WaitForVolumeDetach,
-		PodRules: s.Drain.PodRules,
+		PodRules: s.Drain.PodRules, Exclusions: s.Drain.Exclusions,
 	}
 	if s.Drain.BlockTimeout != nil {
 		t.BlockTimeout = *s.Drain.BlockTimeout
@@ -138,6 +138,9 @@ func terms(s *v1alpha1.DisruptionPolicySpec) v1alpha1.Terms {
 	}
 	if t.EmptyDir == v1alpha1.PodEvict {
 		t.EmptyDir = ""
+	}
+	if !t.ExcludeFromLoadBalancers {
+		t.LoadBalancerDelay = metav1.Duration{}
 	}
 	if s.Rollout.OnClose != v1alpha1.OnCloseFinish {
 		t.OnClose = s.Rollout.OnClose

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -52,6 +53,37 @@ func TestPodRules(t *testing.T) {
 	}
 	if strings.Join(got, "; ") != want {
 		t.Errorf("%q, expected %q", got, want)
+	}
+}
+
+// TestExclusions: the terms have what a turn sets for other programs, and the delay only with the label that it is for. The delay has to
+// leave some of the drain's timeout.
+func TestExclusions(t *testing.T) {
+	seconds := func(n int) metav1.Duration { return metav1.Duration{Duration: time.Duration(n) * time.Second} }
+	all := func(balancers bool, delay int) v1alpha1.Exclusions {
+		return v1alpha1.Exclusions{ExcludeFromLoadBalancers: balancers, LoadBalancerDelay: seconds(delay), DisableScaleDown: true, ExcludeFromRemediation: true}
+	}
+	for name, c := range map[string]struct {
+		is, terms v1alpha1.Exclusions
+		timeout   int
+		problem   string
+	}{
+		"the default":              {is: v1alpha1.Exclusions{LoadBalancerDelay: seconds(30)}, timeout: 3600},
+		"a short drain":            {is: v1alpha1.Exclusions{LoadBalancerDelay: seconds(30)}, timeout: 1},
+		"all":                      {all(true, 30), all(true, 30), 3600, ""},
+		"only the others":          {all(false, 30), all(false, 0), 3600, ""},
+		"no delay":                 {v1alpha1.Exclusions{ExcludeFromLoadBalancers: true}, v1alpha1.Exclusions{ExcludeFromLoadBalancers: true}, 1, ""},
+		"a delay of all the drain": {v1alpha1.Exclusions{ExcludeFromLoadBalancers: true, LoadBalancerDelay: seconds(60)}, v1alpha1.Exclusions{ExcludeFromLoadBalancers: true, LoadBalancerDelay: seconds(60)}, 60, "spec.drain.loadBalancerDelay: 1m0s, expected less than spec.drain.timeout, of which it is a part: 1m0s"},
+	} {
+		s := Defaults()
+		s.Drain.Exclusions, s.Drain.Timeout = c.is, seconds(c.timeout)
+		p := compile(s)
+		if p.Terms.Exclusions != c.terms {
+			t.Errorf("%s: the terms have %+v", name, p.Terms.Exclusions)
+		}
+		if got := fmt.Sprint(p.Problems); c.problem == "" && len(p.Problems) > 0 || c.problem != "" && got != "["+c.problem+"]" {
+			t.Errorf("%s: %s", name, got)
+		}
 	}
 }
 

@@ -56,6 +56,9 @@ type Terms struct {
 	// indefinitely. OnBlockTimeout "" is Hold.
 	BlockTimeout   metav1.Duration `json:"blockTimeout,omitzero"`
 	OnBlockTimeout OnBlockTimeout  `json:"onBlockTimeout,omitempty"`
+	// Exclusions are what the turn sets on its Node for other programs. Without
+	// ExcludeFromLoadBalancers, its delay is 0.
+	Exclusions
 
 	// OnClose is what happens to the turn when the policy's windows close; "" is
 	// OnCloseFinish.

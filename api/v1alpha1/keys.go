@@ -75,10 +75,10 @@ const (
 	// Only the coordinator writes it.
 	AnnotationExpired = Prefix + "expired"
 
-	// AnnotationCordon is the mark: this node's cordon is lockkeeper's, and
-	// only then lockkeeper undoes it. The host writes it in the same write
-	// as spec.unschedulable. Its value names the turn, for people; the mark
-	// is lockkeeper's whatever it says.
+	// AnnotationCordon is the mark, a [Cordon]: what a turn has set on this Node, the
+	// cordon and the exclusions. Only what it names does lockkeeper undo. The host
+	// writes it in the same write as spec.unschedulable. Whatever turn it names, the
+	// mark is lockkeeper's.
 	AnnotationCordon = Prefix + "cordon"
 
 	// AnnotationPaused is an admin's intent: freeze this node where it is,
@@ -225,8 +225,12 @@ type Keys struct {
 	Turn   string
 	Grant  *Grant // nil: absent or unreadable
 	Last   *Last
-	Mark   bool // AnnotationCordon is present
-	Paused *Intent
+	Mark   bool   // AnnotationCordon is present
+	Cordon Cordon // what it says
+	// Excluded are the values of the exclusions' keys on the Node, by the names of the
+	// exclusions, whoever has set them.
+	Excluded map[string]string
+	Paused   *Intent
 	// Detached and Request are nil when absent. A payload that does not parse still
 	// detaches, but is no request. With both annotations of a request, Request is
 	// that of AnnotationRequestNow.
@@ -267,7 +271,7 @@ func ReadKeys(labels, annotations map[string]string) Keys {
 	read(&k, annotations, AnnotationAck, &k.Ack, ParseAck)
 	read(&k, annotations, AnnotationGrant, &k.Grant, ParseGrant)
 	read(&k, annotations, AnnotationLast, &k.Last, ParseLast)
-	_, k.Mark = annotations[AnnotationCordon]
+	k.readCordon(labels, annotations)
 	read(&k, annotations, AnnotationPaused, &k.Paused, parsePresent(ParseIntent))
 	read(&k, annotations, AnnotationDetached, &k.Detached, parsePresent(ParseIntent))
 	read(&k, annotations, AnnotationRequest, &k.Request, ParseRequest)

@@ -71,7 +71,7 @@ const (
 // +kubebuilder:validation:XValidation:rule="!self.rulesOnly || !self.paused",message="a policy with rulesOnly adds rules and decides nothing else; leave paused out, or leave rulesOnly out",fieldPath=".paused",reason=FieldValueForbidden
 // +kubebuilder:validation:XValidation:rule="!self.rulesOnly || self.rollout.maxUnavailable == 1 && !has(self.rollout.maxUnavailableTotal) && self.rollout.maxFailed == 0 && self.rollout.order == ['LastTurn', 'Zone', 'OldestBoot'] && self.rollout.maxTurnsPerDay == 6 && duration(self.rollout.settle) == duration('1m') && duration(self.rollout.backoff) == duration('1m') && duration(self.rollout.backoffMax) == duration('1h') && duration(self.rollout.expectedDuration) == duration('15m') && (!has(self.rollout.windows) || self.rollout.windows.size() == 0) && self.rollout.onClose == 'Finish' && (!has(self.rollout.gates) || self.rollout.gates.size() == 0)",message="a policy with rulesOnly adds rules and decides nothing else; leave rollout out, or leave rulesOnly out",fieldPath=".rollout",reason=FieldValueForbidden
 // +kubebuilder:validation:XValidation:rule="!self.rulesOnly || (!has(self.hooks.beforeDrain) || self.hooks.beforeDrain.size() == 0) && (!has(self.hooks.beforeReboot) || self.hooks.beforeReboot.size() == 0) && (!has(self.hooks.beforeUncordon) || self.hooks.beforeUncordon.size() == 0) && !self.hooks.waitForVolumeDetach",message="a policy with rulesOnly adds rules and decides nothing else; leave hooks out, or leave rulesOnly out",fieldPath=".hooks",reason=FieldValueForbidden
-// +kubebuilder:validation:XValidation:rule="!self.rulesOnly || duration(self.drain.timeout) == duration('1h') && self.drain.onTimeout == 'Abort' && (!has(self.drain.skip) || self.drain.skip.size() == 0) && (!has(self.drain.block) || self.drain.block.size() == 0) && self.drain.unmanaged == 'Evict' && self.drain.emptyDir == 'Evict' && !has(self.drain.blockTimeout) && self.drain.onBlockTimeout == 'Hold'",message="a policy with rulesOnly adds rules and decides nothing else; leave drain out, or leave rulesOnly out",fieldPath=".drain",reason=FieldValueForbidden
+// +kubebuilder:validation:XValidation:rule="!self.rulesOnly || duration(self.drain.timeout) == duration('1h') && self.drain.onTimeout == 'Abort' && (!has(self.drain.skip) || self.drain.skip.size() == 0) && (!has(self.drain.block) || self.drain.block.size() == 0) && self.drain.unmanaged == 'Evict' && self.drain.emptyDir == 'Evict' && !has(self.drain.blockTimeout) && self.drain.onBlockTimeout == 'Hold' && !self.drain.excludeFromLoadBalancers && duration(self.drain.loadBalancerDelay) == duration('30s') && !self.drain.disableScaleDown && !self.drain.excludeFromRemediation",message="a policy with rulesOnly adds rules and decides nothing else; leave drain out, or leave rulesOnly out",fieldPath=".drain",reason=FieldValueForbidden
 // +kubebuilder:validation:XValidation:rule="!self.rulesOnly || duration(self.timeouts.seen) == duration('2m') && duration(self.timeouts.hostHooks) == duration('30m') && duration(self.timeouts.rebooting) == duration('30m') && duration(self.timeouts.applying) == duration('15m') && duration(self.timeouts.uncordoning) == duration('5m')",message="a policy with rulesOnly adds rules and decides nothing else; leave timeouts out, or leave rulesOnly out",fieldPath=".timeouts",reason=FieldValueForbidden
 // +kubebuilder:object:generate=true
 type DisruptionPolicySpec struct {
@@ -534,9 +534,10 @@ type UncordonHookSpec struct {
 	OnTimeout OnTimeout `json:"onTimeout"`
 }
 
-// DrainSpec is how nodes are drained.
+// DrainSpec is how nodes are drained, and which programs leave them alone meanwhile.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.onBlockTimeout) || self.onBlockTimeout != 'Evict' || has(self.blockTimeout)",message="missing; expected a duration of 1m to 168h with onBlockTimeout: Evict",fieldPath=".blockTimeout",reason=FieldValueRequired
+// +kubebuilder:validation:XValidation:rule="!self.excludeFromLoadBalancers || duration(self.loadBalancerDelay) < duration(self.timeout)",message="the delay is not shorter than the timeout of the drain, of which it is a part; expected a shorter loadBalancerDelay or a longer timeout",fieldPath=".loadBalancerDelay"
 // +kubebuilder:object:generate=true
 type DrainSpec struct {
 	// Timeout is 1s to 168h.
@@ -571,6 +572,7 @@ type DrainSpec struct {
 	// +kubebuilder:default=Hold
 	OnBlockTimeout OnBlockTimeout `json:"onBlockTimeout,omitempty"`
 	PodRules       `json:",inline"`
+	Exclusions     `json:",inline"`
 }
 
 // OnBlockTimeout is what happens when pods have blocked a node for longer than the policy

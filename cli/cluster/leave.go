@@ -126,12 +126,21 @@ func (s *Source) finishLeaving(ctx context.Context, node string, may func(*turn.
 }
 
 // leftover returns the next write that removes something of lockkeeper's from a Node, nil if only
-// the label managed is left. A cordon that is lockkeeper's goes with its mark.
+// the label managed is left. The cordon and the exclusions that are
+// lockkeeper's go with their mark.
 func leftover(obj *corev1.Node) *kube.Patch {
 	p := &kube.Patch{Node: obj.Name, ResourceVersion: obj.ResourceVersion, Manager: kube.FieldManager("admin")}
 	p.Labels, p.Annotations = removals(obj.Labels), removals(obj.Annotations)
-	if _, marked := p.Annotations[v1alpha1.AnnotationCordon]; marked && obj.Spec.Unschedulable {
+	n := turn.FromNode(obj)
+	if n.OwnCordon() && n.Unschedulable {
 		p.Unschedulable = new(false)
+	}
+	for _, x := range n.ToUndo() {
+		if x.Kind == v1alpha1.MarkLabel {
+			p.Labels[x.Key] = nil
+		} else {
+			p.Annotations[x.Key] = nil
+		}
 	}
 	if len(p.Labels)+len(p.Annotations) > 0 {
 		return p

@@ -155,7 +155,7 @@ func fluoNodes(r *Result, in *Input, checks []string) {
 				c.Paused = intent(n, in.By, "carried over from "+prefix+"reboot-paused")
 			}
 		}
-		if _, ours := n.Annotations[v1alpha1.AnnotationCordon]; n.Spec.Unschedulable && !ours {
+		if keys := v1alpha1.ReadKeys(nil, n.Annotations); n.Spec.Unschedulable && !keys.OwnCordon() {
 			if c.Uncordon = made && !othersCordon(n); !c.Uncordon {
 				cordoned = append(cordoned, n.Name)
 			}
@@ -270,7 +270,7 @@ func kuredNodes(r *Result, in *Input, found map[string]*kuredDraft) {
 		if value, ok := n.Annotations[kuredCordoned]; ok {
 			cordonedBefore, recorded = value != "false", true
 		}
-		if _, ours := n.Annotations[v1alpha1.AnnotationCordon]; n.Spec.Unschedulable && !ours {
+		if keys := v1alpha1.ReadKeys(nil, n.Annotations); n.Spec.Unschedulable && !keys.OwnCordon() {
 			if c.Uncordon = recorded && !cordonedBefore && !othersCordon(n); !c.Uncordon {
 				cordoned = append(cordoned, n.Name)
 			}

@@ -139,7 +139,7 @@ func (in *Input) Coordinator() Coordinator {
 func (r *Report) node(in *Input, n *turn.Node, v *rollout.Verdict, slot *rollout.Slot) Node {
 	out := Node{
 		Name: n.Name, Policy: v.Policy, Slot: slot, Managed: managed(n), State: n.State, Wants: n.Wants,
-		Ready: n.Ready, Unschedulable: n.Unschedulable, Marked: n.Mark, ControlPlane: n.ControlPlane, Zone: n.Zone, BootID: n.BootID,
+		Ready: n.Ready, Unschedulable: n.Unschedulable, Marked: n.Mark, OwnCordon: n.OwnCordon(), ControlPlane: n.ControlPlane, Zone: n.Zone, BootID: n.BootID,
 		Host: n.Host, Grant: n.Grant, Last: n.Last, Ack: n.Ack.String(), Paused: n.Paused, Detached: n.Detached, Request: n.Request, Retry: n.Retry,
 	}
 	for _, p := range n.Problems {
@@ -240,7 +240,7 @@ func managed(n *turn.Node) bool {
 
 // bySelf are the reasons that end without action within minutes.
 var bySelf = map[v1alpha1.Reason]bool{
-	v1alpha1.ReasonMinUptime: true, v1alpha1.ReasonSessions: true,
+	v1alpha1.ReasonMinUptime: true, v1alpha1.ReasonSessions: true, v1alpha1.ReasonLoadBalancerDelay: true,
 }
 
 func (n *Node) status(next, settling bool) Status {

@@ -167,7 +167,7 @@ func (n *Node) nodeText() string {
 		parts[0] = "not Ready"
 	}
 	switch {
-	case n.Unschedulable && n.Marked:
+	case n.Unschedulable && n.OwnCordon:
 		parts = append(parts, "cordoned by lockkeeper")
 	case n.Unschedulable:
 		parts = append(parts, "cordoned by another owner")

@@ -175,8 +175,10 @@ type Node struct {
 	Ready bool `json:"ready"`
 	// Unschedulable is true if the node is cordoned, no matter by whom.
 	Unschedulable bool `json:"unschedulable,omitempty"`
-	// Marked is true if the cordon is lockkeeper's.
-	Marked bool `json:"marked,omitempty"`
+	// Marked is true if the node has lockkeeper's mark: a turn has set its cordon or an
+	// exclusion, and lockkeeper undoes that. OwnCordon is true if the cordon is one of these.
+	Marked    bool `json:"marked,omitempty"`
+	OwnCordon bool `json:"ownCordon,omitempty"`
 	// ControlPlane is true if the node belongs to the control plane.
 	ControlPlane bool `json:"controlPlane,omitempty"`
 	// Zone is the value of the node's label topology.kubernetes.io/zone.

@@ -475,7 +475,7 @@ func TestJSON(t *testing.T) {
 	delete(n1, "grant")
 	if want := map[string]any{
 		"name": "n1", "policy": "built-in", "status": "Rolling", "managed": true, "state": "draining", "wants": "reboot", "why": "waits for the host to drain", "turn": "t-n1",
-		"turnSince": "2026-11-21T12:59:05Z", "stageSince": "2026-11-21T13:02:00Z", "slot": slot, "ready": true, "unschedulable": true, "marked": true,
+		"turnSince": "2026-11-21T12:59:05Z", "stageSince": "2026-11-21T13:02:00Z", "slot": slot, "ready": true, "unschedulable": true, "marked": true, "ownCordon": true,
 		"bootID": "boot-n1", "ack": "t-n1/boot-n1/draining/committed",
 	}; !reflect.DeepEqual(n1, want) {
 		t.Errorf("got\n%v\nexpected\n%v", n1, want)

@@ -44,6 +44,7 @@ type End struct {
 var transient = map[v1alpha1.Reason]bool{
 	v1alpha1.ReasonNone: true, v1alpha1.ReasonBudget: true, v1alpha1.ReasonControlPlane: true,
 	v1alpha1.ReasonMinUptime: true, v1alpha1.ReasonSessions: true, v1alpha1.ReasonHandover: true,
+	v1alpha1.ReasonLoadBalancerDelay: true,
 }
 
 // Ends estimates when the rollout will be over, for the fleet and for each policy by
@@ -317,7 +318,7 @@ func (c *simulation) run() {
 
 // endTurn ends the turn of a node. A node that another owner cordoned stays unavailable.
 func (c *simulation) endTurn(g *simulatedNode) {
-	if !g.Unschedulable || g.Mark {
+	if !g.Unschedulable || g.OwnCordon() {
 		for _, name := range g.counts {
 			if l := c.byName[name]; l != nil {
 				l.taken--

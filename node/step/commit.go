@@ -3,6 +3,7 @@ package step
 import (
 	"cmp"
 	"fmt"
+	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/node/turn"
@@ -135,10 +136,7 @@ func (o *Observation) draining() Decision {
 			return d
 		}
 		w := &Write{}
-		if !n.Unschedulable {
-			w.Unschedulable = new(true)
-			w.setAnnotation(v1alpha1.AnnotationCordon, &n.Turn)
-		}
+		o.setMark(w)
 		o.ack(w, v1alpha1.ReportCommitted, "")
 		return Decision{Write: w}
 	}
@@ -156,6 +154,9 @@ func (o *Observation) evict() Decision {
 	}
 	if r, detail := o.leaseHolds(); r != "" {
 		return Decision{Waits: r, Detail: detail, Again: true}
+	}
+	if !o.EvictFrom.IsZero() && !o.Drain.Running {
+		return Decision{Waits: v1alpha1.ReasonLoadBalancerDelay, Detail: "no pod is evicted before " + o.EvictFrom.UTC().Format(time.TimeOnly) + " UTC", Again: true}
 	}
 	return Decision{Do: DoDrain, Detail: o.Drain.Detail, Again: true}
 }

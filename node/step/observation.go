@@ -32,6 +32,11 @@ type Observation struct {
 	Veto       v1alpha1.Reason
 	VetoDetail string
 
+	// Now is the time by the host's clock, for its records.
+	Now time.Time
+	// EvictFrom is when the load balancers' delay is over; zero if it is, or if there is none.
+	EvictFrom time.Time
+
 	// Own holds the terms of the policy that applies to this host, as the host itself
 	// read it; nil if it has read none. The host does not carry out a grant in a more
 	// disruptive way than this.

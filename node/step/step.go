@@ -45,7 +45,7 @@ func Step(o Observation) Decision {
 	if n.Mark && !n.Unschedulable && w.Unschedulable == nil {
 		// Another user uncordoned the node, so a later cordon is not ours. If the mark
 		// stayed, the host would later undo a cordon that an admin has set since.
-		w.setAnnotation(v1alpha1.AnnotationCordon, nil)
+		o.removeMark(w)
 	}
 	if d.Write = w; w.empty() {
 		d.Write = nil
@@ -103,7 +103,7 @@ func (o *Observation) notInTurn() Decision {
 		d := Decision{Waits: o.withdrawn(), Detail: o.withdrawnText()}
 		switch {
 		case n.Mark && n.Detached != nil:
-			// The cordon belongs to the new owner.
+			// The cordon and the exclusions belong to the new owner.
 			d.Write = &Write{}
 			d.Write.setAnnotation(v1alpha1.AnnotationCordon, nil)
 		case n.Mark:
@@ -268,10 +268,10 @@ func (o *Observation) uncordoning() Decision {
 	}
 	w := &Write{}
 	if n.Mark {
-		// The mark and the cordon go in one write. So no crash leaves a cordon without
-		// an owner, or a mark on another user's cordon.
-		w.setAnnotation(v1alpha1.AnnotationCordon, nil)
-		if n.Unschedulable {
+		// The mark goes in one write with all that it names. So no crash leaves a cordon
+		// without an owner, or a mark on another user's cordon.
+		o.removeMark(w)
+		if n.Unschedulable && n.OwnCordon() {
 			w.Unschedulable = new(false)
 		}
 	}

@@ -179,6 +179,21 @@ func (o *Observation) set(t *testing.T, word string) {
 		n.Unschedulable = true
 	case "marked":
 		n.Mark = true
+		if value != "" {
+			n.Cordon = v1alpha1.Cordon{Turn: aTurn, Set: strings.Split(value, ",")}
+		}
+	case "has":
+		name, is, _ := strings.Cut(value, "=")
+		if n.Excluded == nil {
+			n.Excluded = map[string]string{}
+		}
+		n.Excluded[name] = is
+	case "excludes":
+		n.Grant.Terms.Exclusions = excludes(value)
+	case "own.excludes":
+		o.Own = &v1alpha1.Terms{Exclusions: excludes(value)}
+	case "delayed":
+		o.EvictFrom = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	case "boot":
 		n.BootID, o.Self.BootID = value, value
 	case "self":
@@ -283,6 +298,14 @@ func (o *Observation) set(t *testing.T, word string) {
 	}
 }
 
+// excludes returns the named exclusions.
+func excludes(names string) v1alpha1.Exclusions {
+	has := func(name string) bool { return slices.Contains(strings.Split(names, ","), name) }
+	return v1alpha1.Exclusions{
+		ExcludeFromLoadBalancers: has("LoadBalancers"), DisableScaleDown: has("ScaleDown"), ExcludeFromRemediation: has("Remediation"),
+	}
+}
+
 func number(t *testing.T, s string) int {
 	n, err := strconv.Atoi(s)
 	if err != nil {
@@ -350,11 +373,18 @@ func describeWrite(t *testing.T, o *Observation, w *Write) []string {
 	}
 	plain := func(s string) string { return "=" + s }
 	take(w.Annotations, v1alpha1.AnnotationCordon, "mark", func(s string) string {
-		if s != o.Node.Turn {
-			t.Errorf("the mark names %q", s)
+		if c := v1alpha1.ParseCordon(s); c.Turn != o.Node.Turn || c.String() != s {
+			t.Errorf("the mark says %q", s)
+		} else if !slices.Equal(c.Set, []string{v1alpha1.CordonOurs}) {
+			return "=" + strings.Join(c.Set, ",")
 		}
 		return ""
 	})
+	for _, x := range v1alpha1.AllExclusions() {
+		if value, changed := w.Changes(&x); changed {
+			take(map[string]*string{"": value}, "", x.Name, func(string) string { return "" })
+		}
+	}
 	take(w.Annotations, v1alpha1.AnnotationAck, "ack", func(s string) string {
 		a, err := v1alpha1.ParseAck(s)
 		if err != nil || a != w.Ack || a.Turn != o.Node.Turn || a.BootID != o.Self.BootID {

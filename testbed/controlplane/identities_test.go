@@ -108,7 +108,13 @@ func hostActs() []act {
 		{"annotate own Node", patchNode("id-a", `{"metadata":{"annotations":{"lockkeeper.dev/ack":"x"}}}`), "yes"},
 		{"cordon and mark own Node", patchNode("id-a", `{"metadata":{"annotations":{"lockkeeper.dev/cordon":"x"}},"spec":{"unschedulable":true}}`), "yes"},
 		{"uncordon own Node", patchNode("id-a", `{"metadata":{"annotations":{"lockkeeper.dev/cordon":null}},"spec":{"unschedulable":null}}`), "yes"},
-		{"take own Node out of load balancers", patchNode("id-a", `{"metadata":{"labels":{"node.kubernetes.io/exclude-from-external-load-balancers":""}}}`), "yes"},
+		{"exclude own Node with its cordon", patchNode("id-a", `{"metadata":{"labels":{"node.kubernetes.io/exclude-from-external-load-balancers":"","remediation.medik8s.io/exclude-from-remediation":"true"},`+
+			`"annotations":{"lockkeeper.dev/cordon":"x","cluster-autoscaler.kubernetes.io/scale-down-disabled":"true"}},"spec":{"unschedulable":true}}`), "yes"},
+		{"exclude own Node no more", patchNode("id-a", `{"metadata":{"labels":{"node.kubernetes.io/exclude-from-external-load-balancers":null,"remediation.medik8s.io/exclude-from-remediation":null},`+
+			`"annotations":{"lockkeeper.dev/cordon":null,"cluster-autoscaler.kubernetes.io/scale-down-disabled":null}},"spec":{"unschedulable":null}}`), "yes"},
+		{"exclude another Node from load balancers", patchNode("id-b", `{"metadata":{"labels":{"node.kubernetes.io/exclude-from-external-load-balancers":""}}}`), "no"},
+		{"exclude another Node from scale-down", patchNode("id-b", `{"metadata":{"annotations":{"cluster-autoscaler.kubernetes.io/scale-down-disabled":"true"}}}`), "no"},
+		{"exclude another Node from remediation", patchNode("id-b", `{"metadata":{"labels":{"remediation.medik8s.io/exclude-from-remediation":"true"}}}`), "no"},
 		{"condition on own Node", patchNodeStatus("id-a", `{"status":{"conditions":[{"type":"Drained","status":"True"}]}}`), "yes"},
 		{"label own Node by its status", patchNodeStatus("id-a", `{"metadata":{"labels":{"lockkeeper.dev/wants":"drain"}}}`), "yes"},
 		{"taint own Node", patchNode("id-a", `{"spec":{"taints":[{"key":"x","effect":"NoSchedule"}]}}`), "no"},

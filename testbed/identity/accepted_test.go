@@ -33,16 +33,19 @@ var accepted = map[string]string{
 	"units":              `rules: [{source: Unit, unit: containerd.service, actions: [{type: Restart, unit: containerd.service}]}, {source: Unit, unit: getty@tty1.service, actions: [{type: None}]}, {source: Unit, unit: 'dev-disk-by\x2dlabel.device', actions: [{type: None}]}, {source: Unit, unit: "-.mount", actions: [{type: None}]}]`,
 	"units to apply":     `rules: [{source: Request, actions: [{type: Reload, unit: dbus.service}, {type: Restart, unit: systemd-logind.service}, {type: Restart, unit: multi-user.target}, {type: Restart, unit: my-reboot.target}, {type: Restart, unit: initrd.service}]}, {source: Unit, unit: reboot.target, actions: [{type: Reboot}]}]`,
 	"only rules":         `{rulesOnly: true, priority: 1000, nodeSelector: {matchLabels: {pool: web}}, rules: [{source: OSUpdate, holdBack: "4081.*", drain: Never, actions: [{type: Reboot}]}]}`,
-	"the defaults":       `{rulesOnly: true, mode: Act, paused: false, rollout: {maxUnavailable: 1, settle: 60s, backoffMax: 1h0m0s, windows: [], gates: []}, hooks: {beforeDrain: []}, drain: {timeout: 60m, skip: []}, timeouts: {seen: 120s}}`,
+	"the defaults":       `{rulesOnly: true, mode: Act, paused: false, rollout: {maxUnavailable: 1, settle: 60s, backoffMax: 1h0m0s, windows: [], gates: []}, hooks: {beforeDrain: []}, drain: {timeout: 60m, skip: [], excludeFromLoadBalancers: false, loadBalancerDelay: 0.5m, disableScaleDown: false, excludeFromRemediation: false}, timeouts: {seen: 120s}}`,
 	"as many rules":      `rules: ` + many(100, `{source: File, path: /f#, actions: [{type: Reboot}]}`),
 	"windows":            `rollout: {onClose: Cancel, windows: [{start: "00:00", duration: 24h, timeZone: UTC}, {days: [Mon, Sun], start: "23:59", duration: 1h30m, timeZone: America/Argentina/Buenos_Aires}, {start: "09:00", duration: 15m, timeZone: Etc/GMT+5}]}`,
 	"gates":              `rollout: {gates: [{name: alerts, query: 'ALERTS{severity="critical"}'}, {name: no-2, query: "vector(1) > 2"}]}`,
 	"an order":           `rollout: {order: [Name]}`,
 	"hooks":              `hooks: {waitForVolumeDetach: true, ` + strings.Join([]string{hook("beforeDrain", "lb.out_1", "1s", "Continue"), hook("beforeReboot", "snapshot", "168h", "Abort"), hook("beforeUncordon", "LB-in", "5m", "Continue")}, ", ") + `}`,
+	"the drain":          `drain: {timeout: 30m, onTimeout: Force, skip: [{namespace: monitoring, selector: {matchLabels: {app: agent}}}], block: [{selector: {matchExpressions: [{key: stateful, operator: Exists}]}}]}`,
+	"exclusions":         `drain: {excludeFromLoadBalancers: true, loadBalancerDelay: 9m59s, timeout: 10m, disableScaleDown: true, excludeFromRemediation: true}`,
+	"no delay":           `drain: {excludeFromLoadBalancers: true, loadBalancerDelay: 0s, timeout: 1s}`,
+	"a short drain":      `drain: {timeout: 1s, disableScaleDown: true}`,
+	"short timeouts":     `timeouts: {seen: 1s, hostHooks: 1s, rebooting: 1s, applying: 1s, uncordoning: 1s}`,
 	"a limit of Block":   `drain: {block: [{namespace: jobs}], blockTimeout: 1m, onBlockTimeout: Evict}`,
 	"a limit that holds": `drain: {block: [{namespace: jobs}], blockTimeout: 168h}`,
-	"the drain":          `drain: {timeout: 30m, onTimeout: Force, skip: [{namespace: monitoring, selector: {matchLabels: {app: agent}}}], block: [{selector: {matchExpressions: [{key: stateful, operator: Exists}]}}]}`,
-	"short timeouts":     `timeouts: {seen: 1s, hostHooks: 1s, rebooting: 1s, applying: 1s, uncordoning: 1s}`,
 }
 
 // typed reads what the API server keeps as the coordinator does.
@@ -98,7 +101,7 @@ func TestDefaults(t *testing.T) {
 	}
 	text, err := json.Marshal(kept.Object["spec"])
 	must(t, err)
-	const want = `{"drain":{"emptyDir":"Evict","onBlockTimeout":"Hold","onTimeout":"Abort","timeout":"1h","unmanaged":"Evict"},"hooks":{"waitForVolumeDetach":false},"mode":"Act","nodeSelector":{},"paused":false,"priority":0,` +
+	const want = `{"drain":{"disableScaleDown":false,"emptyDir":"Evict","excludeFromLoadBalancers":false,"excludeFromRemediation":false,"loadBalancerDelay":"30s","onBlockTimeout":"Hold","onTimeout":"Abort","timeout":"1h","unmanaged":"Evict"},"hooks":{"waitForVolumeDetach":false},"mode":"Act","nodeSelector":{},"paused":false,"priority":0,` +
 		`"rollout":{"backoff":"1m","backoffMax":"1h","expectedDuration":"15m","maxFailed":0,"maxTurnsPerDay":6,"maxUnavailable":1,"onClose":"Finish","order":["LastTurn","Zone","OldestBoot"],"settle":"1m"},"rulesOnly":false,` +
 		`"timeouts":{"applying":"15m","hostHooks":"30m","rebooting":"30m","seen":"2m","uncordoning":"5m"}}`
 	if string(text) != want {
@@ -109,7 +112,7 @@ func TestDefaults(t *testing.T) {
 	must(t, err)
 	text, err = json.Marshal(map[string]any{"hooks": kept.Object["spec"].(map[string]any)["hooks"], "drain": kept.Object["spec"].(map[string]any)["drain"]})
 	must(t, err)
-	if want := `{"drain":{"emptyDir":"Evict","onBlockTimeout":"Hold","onTimeout":"Abort","skip":[{"selector":{}}],"timeout":"1h","unmanaged":"Evict"},"hooks":{"beforeDrain":[{"name":"a","onTimeout":"Abort","timeout":"30m"}],` +
+	if want := `{"drain":{"disableScaleDown":false,"emptyDir":"Evict","excludeFromLoadBalancers":false,"excludeFromRemediation":false,"loadBalancerDelay":"30s","onBlockTimeout":"Hold","onTimeout":"Abort","skip":[{"selector":{}}],"timeout":"1h","unmanaged":"Evict"},"hooks":{"beforeDrain":[{"name":"a","onTimeout":"Abort","timeout":"30m"}],` +
 		`"beforeReboot":[{"name":"b","onTimeout":"Abort","timeout":"30m"}],"beforeUncordon":[{"name":"c","onTimeout":"Wait","timeout":"30m"}],"waitForVolumeDetach":false}}`; string(text) != want {
 		t.Errorf("%s\nexpected\n%s", text, want)
 	}

@@ -174,6 +174,9 @@ var refusals = slices.Concat([]refused{
 	{spec: `drain: {skip: ` + many(17, `{namespace: n#}`) + `}`, field: "spec.drain.skip", says: "must have at most 16 items", alone: policyBound},
 	{spec: `drain: {block: ` + many(17, `{namespace: n#}`) + `}`, field: "spec.drain.block", says: "must have at most 16 items", alone: policyBound},
 
+	{spec: `drain: {excludeFromLoadBalancers: true, loadBalancerDelay: 5m, timeout: 300s}`, field: "spec.drain.loadBalancerDelay", says: "expected a shorter loadBalancerDelay or a longer timeout"},
+	{spec: `drain: {excludeFromLoadBalancers: true, timeout: 10s}`, field: "spec.drain.loadBalancerDelay", says: "the delay is not shorter than the timeout of the drain, of which it is a part"},
+
 	// A name in two stages.
 	{spec: "hooks: {" + hook("beforeDrain", "lb", "5m", "Wait") + ", " + hook("beforeReboot", "lb", "5m", "Wait") + "}", field: "spec.hooks.beforeReboot",
 		says: "beforeDrain and beforeReboot have the same name; expected each name in one stage only: rename one of them", code: "spec.hooks.beforeReboot[0].name"},
@@ -231,6 +234,7 @@ func durationRefusals() (all []refused) {
 		{"spec.rollout.backoffMax", "rollout: {backoff: 1s, backoffMax: %s}", "999ms", "24h0m1s", short},
 		{"spec.rollout.expectedDuration", "rollout: {expectedDuration: %s}", "59s", "24h0m1s", "expected a duration of 1m to 24h, such as 15m or 1h30m"},
 		{"spec.rollout.windows[0].duration", `rollout: {expectedDuration: 1m, windows: [{start: "02:00", duration: %s, timeZone: UTC}]}`, "9m59s", "24h0m1s", "expected a duration of 10m to 24h, such as 4h or 90m"},
+		{"spec.drain.loadBalancerDelay", "drain: {loadBalancerDelay: %s}", "-1s", "10m1s", "expected a duration of 0s to 10m, such as 30s or 1m30s"},
 		{"spec.drain.timeout", "drain: {timeout: %s}", "999ms", "168h0m1s", long},
 		{"spec.drain.blockTimeout", "drain: {blockTimeout: %s, onBlockTimeout: Evict}", "59s", "168h0m1s", "expected a duration of 1m to 168h, such as 24h or 90m"},
 		{"spec.timeouts.seen", "timeouts: {seen: %s}", "0s", "168h0m1s", long},
@@ -262,7 +266,8 @@ func rulesOnlyRefusals() (all []refused) {
 			`{backoff: 2m} {backoffMax: 2h} {expectedDuration: 16m} {windows: [{start: "02:00", duration: 4h, timeZone: UTC}]} {onClose: Cancel} {gates: [{name: a, query: up}]}`},
 		{"hooks", `{beforeDrain: [{name: a, timeout: 30m, onTimeout: Abort}]} {beforeReboot: [{name: a, timeout: 30m, onTimeout: Abort}]} ` +
 			`{beforeUncordon: [{name: a, timeout: 30m, onTimeout: Wait}]} {waitForVolumeDetach: true}`},
-		{"drain", `{timeout: 2h} {onTimeout: Force} {skip: [{namespace: a}]} {block: [{namespace: a}]} {unmanaged: Block} {emptyDir: Skip} {blockTimeout: 1h}`},
+		{"drain", `{timeout: 2h} {onTimeout: Force} {skip: [{namespace: a}]} {block: [{namespace: a}]} {unmanaged: Block} {emptyDir: Skip} {blockTimeout: 1h} ` +
+			`{excludeFromLoadBalancers: true} {loadBalancerDelay: 0s} {disableScaleDown: true} {excludeFromRemediation: true}`},
 		{"timeouts", `{seen: 1m} {hostHooks: 1m} {rebooting: 1m} {applying: 1m} {uncordoning: 1m}`},
 	} {
 		for spec := range strings.SplitSeq(strings.ReplaceAll(c.specs, "} {", "}\n{"), "\n") {
