@@ -537,7 +537,7 @@ type UncordonHookSpec struct {
 // DrainSpec is how nodes are drained, and which programs leave them alone meanwhile.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.onBlockTimeout) || self.onBlockTimeout != 'Evict' || has(self.blockTimeout)",message="missing; expected a duration of 1m to 168h with onBlockTimeout: Evict",fieldPath=".blockTimeout",reason=FieldValueRequired
-// +kubebuilder:validation:XValidation:rule="!self.excludeFromLoadBalancers || duration(self.loadBalancerDelay) < duration(self.timeout)",message="the delay is not shorter than the timeout of the drain, of which it is a part; expected a shorter loadBalancerDelay or a longer timeout",fieldPath=".loadBalancerDelay"
+// +kubebuilder:validation:XValidation:rule="!has(self.excludeFromLoadBalancers) || !self.excludeFromLoadBalancers || !has(self.loadBalancerDelay) || !has(self.timeout) || duration(self.loadBalancerDelay) < duration(self.timeout)",message="the delay is not shorter than the timeout of the drain, of which it is a part; expected a shorter loadBalancerDelay or a longer timeout",fieldPath=".loadBalancerDelay"
 // +kubebuilder:object:generate=true
 type DrainSpec struct {
 	// Timeout is 1s to 168h.
