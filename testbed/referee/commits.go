@@ -98,13 +98,15 @@ func (e *engine) cordoned(n *node, before, after *turn.Node, managers []string) 
 		e.cordonCommit(n, before, after)
 	case cordons && !slices.ContainsFunc(managers, e.admin):
 		e.breaks(Cordon, n.name, "cordoned without the mark (by %s)", strings.Join(managers, ", "))
+	case marks && before.Unschedulable && !after.Cordon.Ours():
+		e.cordonCommit(n, before, after) // it only names exclusions
 	case marks && before.Unschedulable:
 		e.breaks(Mark, n.name, "a cordon that stood before was marked in %s", before.State)
 	case marks:
 		e.breaks(Mark, n.name, "marked in %s without a cordon", before.State)
 	case before.Unschedulable && !after.Unschedulable:
 		e.uncordoned(n, before, after)
-	case unmarks && after.Unschedulable && before.Detached == nil:
+	case unmarks && before.Cordon.Ours() && after.Unschedulable && before.Detached == nil:
 		// Only a release may remove the mark and keep the cordon: the cordon then belongs to the new owner.
 		e.breaks(Mark, n.name, "the mark was removed in %s and the cordon stayed", before.State)
 	}
@@ -134,7 +136,7 @@ func (e *engine) cordonCommit(n *node, before, after *turn.Node) {
 // because a Node does not record who removed a field.
 func (e *engine) uncordoned(n *node, before, after *turn.Node) {
 	switch {
-	case !before.Mark:
+	case !before.OwnCordon():
 		e.breaks(Uncordon, n.name, "a cordon without our mark was undone in %s", before.State)
 	case after.Mark:
 		e.breaks(Uncordon, n.name, "uncordoned in %s, the mark left behind", before.State)

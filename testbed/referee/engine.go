@@ -252,7 +252,7 @@ func (e *engine) begin(n *node, after *turn.Node) {
 		e.held[epoch] = true // a term from before the referee started
 	}
 	if after.InTurn() {
-		n.turn = &turnMemory{id: after.Turn, began: e.now, committed: after.Mark || after.Committed() || hasCommittedAck(after), ourCordon: after.Mark}
+		n.turn = &turnMemory{id: after.Turn, began: e.now, committed: after.Mark || after.Committed() || hasCommittedAck(after), ourCordon: after.OwnCordon()}
 		e.turns[after.Turn] = n.name
 	}
 	if l := after.Last; l != nil {
@@ -269,6 +269,7 @@ func (e *engine) changed(n *node, before, after *turn.Node, managers []string) {
 	e.overdue(n, before, after)
 	e.acked(n, before, after)
 	e.cordoned(n, before, after, managers)
+	e.excluded(n, before, after)
 	e.stripped(n, before, after)
 	e.released(n, before, after)
 	e.logTransition(before, after)

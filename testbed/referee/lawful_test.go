@@ -100,6 +100,24 @@ var lawful = []struct {
 		s.e.hostEvent(s.tick(), HostEvent{Time: s.clock, Host: "n1", Kind: WantCancelled})
 		s.reboot("n1")
 	}},
+	{"labels come and go with the cordon, except those of others", func(s *script) {
+		s.write("n1", label(balancersLabel, "x"))
+		s.grant("n1", "t1")
+		s.write("n1", unschedulable(true), excluded("Cordon,Remediation"), label(fenceLabel, "true"), ack(v1alpha1.ReportCommitted))
+		s.write("n1", label(balancersLabel, ""))
+		s.write("n1", enter(v1alpha1.StateUncordoning, "t1", "e1"))
+		s.write("n1", unschedulable(false), marked(false), label(fenceLabel, ""), ack(v1alpha1.ReportDone))
+		s.write("n1", leave(v1alpha1.StateIdle, v1alpha1.ResultCancelled))
+	}},
+	{"a person's cordon keeps its label, and gets one for the turn", func(s *script) {
+		s.e.declared = []Declaration{{Cordon, "n1", "a person"}}
+		s.write("n1", unschedulable(true))
+		s.grant("n1", "t1")
+		s.write("n1", excluded("Remediation"), label(fenceLabel, "true"), ack(v1alpha1.ReportCommitted))
+		s.write("n1", enter(v1alpha1.StateUncordoning, "t1", "e1"))
+		s.write("n1", marked(false), label(fenceLabel, ""), ack(v1alpha1.ReportDone))
+		s.write("n1", leave(v1alpha1.StateIdle, v1alpha1.ResultCancelled))
+	}},
 	{"a person's cordon survives a whole turn", func(s *script) {
 		s.e.declared = []Declaration{{Cordon, "n1", "a person"}}
 		s.write("n1", unschedulable(true))

@@ -72,7 +72,7 @@ func replaced(n *turn.Node) bool { return n.Grant != nil && n.Grant.NodeUID != n
 func (e *engine) granted(n *node, before, after *turn.Node) {
 	wrong := func(format string, args ...any) { e.breaks(Grant, n.name, format, args...) }
 	g := after.Grant
-	n.turn = &turnMemory{id: after.Turn, began: e.now, committed: after.Mark, ourCordon: after.Mark}
+	n.turn = &turnMemory{id: after.Turn, began: e.now, committed: after.Mark, ourCordon: after.OwnCordon()}
 	if g == nil || !after.Ours() {
 		wrong("%s -> %s without a grant of this turn and this Node (turn %q)", before.State, after.State, after.Turn)
 		return

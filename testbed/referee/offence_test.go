@@ -534,6 +534,38 @@ var offences = []struct {
 		s.cordon("n1")
 		s.pod("p", "n1", evict)
 	}},
+	{"a label that was there before is claimed, and removed", []Rule{Exclusion}, func(s *script) {
+		s.write("n1", label(fenceLabel, "true"))
+		s.grant("n1", "t1")
+		s.write("n1", unschedulable(true), excluded("Cordon,Remediation"), ack(v1alpha1.ReportCommitted))
+		s.write("n1", enter(v1alpha1.StateUncordoning, "t1", "e1"))
+		s.write("n1", unschedulable(false), marked(false), ack(v1alpha1.ReportDone), label(fenceLabel, "no"))
+	}},
+	{"a label that an admin has changed is removed", []Rule{Exclusion}, func(s *script) {
+		s.grant("n1", "t1")
+		s.write("n1", unschedulable(true), excluded("Cordon,Remediation"), label(fenceLabel, "true"), ack(v1alpha1.ReportCommitted))
+		s.write("n1", label(fenceLabel, "until-monday"))
+		s.write("n1", enter(v1alpha1.StateUncordoning, "t1", "e1"))
+		s.write("n1", unschedulable(false), marked(false), ack(v1alpha1.ReportDone), label(fenceLabel, ""))
+	}},
+	{"the uncordon leaves the label", []Rule{Exclusion}, func(s *script) {
+		s.grant("n1", "t1")
+		s.write("n1", unschedulable(true), excluded("Cordon,Remediation"), label(fenceLabel, "true"), ack(v1alpha1.ReportCommitted))
+		s.write("n1", enter(v1alpha1.StateUncordoning, "t1", "e1"))
+		s.uncordon("n1")
+	}},
+	{"a label that no mark names comes with a report", []Rule{Exclusion}, func(s *script) {
+		s.grant("n1", "t1")
+		s.write("n1", unschedulable(true), marked(true), label(fenceLabel, "true"), ack(v1alpha1.ReportCommitted))
+	}},
+	{"another owner's cordon is undone, although the mark names only a label", []Rule{Uncordon}, func(s *script) {
+		s.e.declared = []Declaration{{Cordon, "n1", "a person"}}
+		s.write("n1", unschedulable(true))
+		s.grant("n1", "t1")
+		s.write("n1", excluded("Remediation"), label(fenceLabel, "true"), ack(v1alpha1.ReportCommitted))
+		s.write("n1", enter(v1alpha1.StateUncordoning, "t1", "e1"))
+		s.write("n1", unschedulable(false), marked(false), label(fenceLabel, ""), ack(v1alpha1.ReportDone))
+	}},
 }
 
 func TestOffences(t *testing.T) {

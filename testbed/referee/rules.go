@@ -57,6 +57,9 @@ const (
 	Uncordon Rule = "Uncordon"
 	// LeftCordoned: a turn ended and left its own cordon.
 	LeftCordoned Rule = "LeftCordoned"
+	// Exclusion: a host changed a label or an annotation for another program that its mark does not name, claimed one that was there before, or left
+	// one of its own when it removed the mark.
+	Exclusion Rule = "Exclusion"
 	// Released: an admin had taken the node out, and the write that removed the state left another of lockkeeper's keys or no matching held reason;
 	// or lockkeeper wrote to the Node after the release, while it was taken out.
 	Released Rule = "Released"
@@ -73,6 +76,6 @@ func Rules() []Rule {
 	return []Rule{
 		Budget, Overgrant, ControlPlane, Table, Grant, Epoch, Promotion, LateGrant, Stop, Overdue,
 		Commit, Fence, Paused, Cancelled, Drain, Reboot, RebootTwice,
-		Cordon, Mark, Uncordon, LeftCordoned, Released, Evict, Gap,
+		Cordon, Mark, Uncordon, LeftCordoned, Exclusion, Released, Evict, Gap,
 	}
 }

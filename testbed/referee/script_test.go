@@ -208,6 +208,13 @@ func marked(yes bool) edit {
 	}
 }
 
+const fenceLabel, balancersLabel = "remediation.medik8s.io/exclude-from-remediation", "node.kubernetes.io/exclude-from-external-load-balancers"
+
+// excluded sets a mark that names what the turn has set.
+func excluded(names string) edit {
+	return annotate(v1alpha1.AnnotationCordon, "t1/2026-01-01T12:00:00Z/"+names)
+}
+
 func (s *script) pod(name, node string, edits ...func(*corev1.Pod)) {
 	p := s.pods[name]
 	if p == nil {
