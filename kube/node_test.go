@@ -48,14 +48,17 @@ func TestAlike(t *testing.T) {
 		"hook":       {func(n *corev1.Node) { n.Annotations = map[string]string{"hook.lockkeeper.dev/a": "b"} }, false},
 		"cordon":     {func(n *corev1.Node) { n.Spec.Unschedulable = true }, false},
 		"a mark":     {func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{{Key: "karpenter.sh/disrupted"}} }, false},
+		"a value":    {func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{{Key: "karpenter.sh/disrupted", Value: "b"}} }, false},
 		"a taint":    {func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{{Key: "example.org/pool"}} }, true},
 		"a note":     {func(n *corev1.Node) { n.Annotations = map[string]string{"kured.dev/kured-reboot-in-progress": "now"} }, false},
 		"boot":       {func(n *corev1.Node) { n.Status.NodeInfo.BootID = "b" }, false},
 		"Ready": {func(n *corev1.Node) {
 			n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 		}, false},
-		"UID":     {func(n *corev1.Node) { n.UID = "b" }, false},
-		"created": {func(n *corev1.Node) { n.CreationTimestamp = metav1.Now() }, false},
+		"deleted":   {func(n *corev1.Node) { n.DeletionTimestamp, n.Finalizers = new(metav1.Now()), []string{"a/b"} }, false},
+		"finalizer": {func(n *corev1.Node) { n.Finalizers = []string{"a/b"} }, true},
+		"UID":       {func(n *corev1.Node) { n.UID = "b" }, false},
+		"created":   {func(n *corev1.Node) { n.CreationTimestamp = metav1.Now() }, false},
 	} {
 		was, _ := strip(node("n1", "a", "10"))
 		next := node("n1", "a", "10")

@@ -69,7 +69,12 @@ func alike(a, b *corev1.Node) bool {
 	return a.UID == b.UID && a.CreationTimestamp.Equal(&b.CreationTimestamp) &&
 		a.Spec.Unschedulable == b.Spec.Unschedulable && a.Status.NodeInfo.BootID == b.Status.NodeInfo.BootID &&
 		slices.Equal(a.Status.Conditions, b.Status.Conditions) && slices.Equal(a.Status.VolumesAttached, b.Status.VolumesAttached) &&
-		maps.Equal(a.Labels, b.Labels) && maps.Equal(a.Annotations, b.Annotations) && slices.Equal(a.Spec.Taints, b.Spec.Taints)
+		maps.Equal(a.Labels, b.Labels) && maps.Equal(a.Annotations, b.Annotations) && slices.EqualFunc(a.Spec.Taints, b.Spec.Taints, sameTaint) &&
+		a.DeletionTimestamp.Equal(b.DeletionTimestamp) && slices.Equal(a.Finalizers, b.Finalizers)
+}
+
+func sameTaint(a, b corev1.Taint) bool {
+	return a.Key == b.Key && a.Value == b.Value && a.TimeAdded.Equal(b.TimeAdded)
 }
 
 // strip keeps the parts of a Node that decisions use. Most of a Node consists of images,
@@ -80,8 +85,12 @@ func strip(n *corev1.Node) (*corev1.Node, bool) {
 		ObjectMeta: metav1.ObjectMeta{
 			Name: n.Name, UID: n.UID, ResourceVersion: n.ResourceVersion,
 			CreationTimestamp: n.CreationTimestamp, Labels: n.Labels, Annotations: ours(n.Annotations),
+			DeletionTimestamp: n.DeletionTimestamp,
 		},
 		Spec: corev1.NodeSpec{Unschedulable: n.Spec.Unschedulable},
+	}
+	if n.DeletionTimestamp != nil {
+		s.Finalizers = n.Finalizers
 	}
 	s.Status.NodeInfo.BootID = n.Status.NodeInfo.BootID
 	if v1alpha1.State(n.Labels[v1alpha1.LabelState]) == v1alpha1.StateBeforeReboot {
@@ -93,7 +102,7 @@ func strip(n *corev1.Node) (*corev1.Node, bool) {
 	}
 	for _, t := range n.Spec.Taints {
 		if v1alpha1.InMarks(v1alpha1.MarkTaint, t.Key) {
-			s.Spec.Taints = append(s.Spec.Taints, corev1.Taint{Key: t.Key})
+			s.Spec.Taints = append(s.Spec.Taints, corev1.Taint{Key: t.Key, Value: t.Value, TimeAdded: t.TimeAdded})
 		}
 	}
 	for _, c := range n.Status.Conditions {

@@ -83,7 +83,7 @@ var eventDocs = func() []EventDoc {
 		{string(ResultFailed), aboutNode, true, "End", failed.Means, failed.Do},
 		{EventBackingOut, aboutNode, true, "BackOut", "the turn is being backed out: the node is given back; the note says why", "see the reason in the note"},
 		{EventUnsettled, aboutNode, true, "Wait", "the outcome of a write to the node has been unknown for a minute; the coordinator grants nothing to any node until it knows the outcome", "see the error in the note, and check whether the API server answers requests for this Node"},
-		{EventTakesSlot, aboutNode, true, "Wait", "the node is cordoned by another owner or not Ready, so it takes a slot of the budget, and other nodes have waited for a slot for ten minutes", "uncordon or repair the node, or take it out with lockkeeper.dev/managed=false"},
+		{EventTakesSlot, aboutNode, true, "Wait", "the node is cordoned or being deleted by another owner, or not Ready, so it takes a slot of the budget, and other nodes have waited for a slot for ten minutes", "uncordon or repair the node, or take it out with lockkeeper.dev/managed=false"},
 		{EventDrainDelayed, aboutNode, true, "Wait", "a pod has not left the node for ten minutes; the note names the pod, the PodDisruptionBudget with its figures, or what else keeps it", "see [blockers](reasons.md#blockers)"},
 		{EventDrainUnblocked, aboutNode, false, "Continue", "nothing blocks the drain now", "nothing"},
 		{EventDrainForced, aboutPod, true, "Delete", "the drain is overdue and its policy has `onTimeout: Force`, so the pod was deleted although its eviction was refused; the note has the refusal", "nothing, if the pod's application is well; else see the PodDisruptionBudget or webhook that refused"},

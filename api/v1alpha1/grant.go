@@ -342,6 +342,8 @@ const (
 	SlotFailed SlotUse = "Failed"
 	// SlotInTurn: it is in a turn, or has a cordon of lockkeeper's.
 	SlotInTurn SlotUse = "InTurn"
+	// SlotDeleted: it is managed and in no turn, and another program deletes it.
+	SlotDeleted SlotUse = "Deleted"
 	// SlotNotReady: it is managed and in no turn, and its Ready condition is not
 	// True.
 	SlotNotReady SlotUse = "NotReady"
@@ -351,7 +353,7 @@ const (
 
 // SlotUses are all uses, those first that end only when someone acts.
 func SlotUses() []SlotUse {
-	return []SlotUse{SlotCordoned, SlotFailed, SlotNotReady, SlotUnsettled, SlotInTurn}
+	return []SlotUse{SlotCordoned, SlotFailed, SlotDeleted, SlotNotReady, SlotUnsettled, SlotInTurn}
 }
 
 // slotUses names all uses, for a document.
@@ -373,6 +375,8 @@ func (u SlotUse) Means() string {
 		return "failed in its turn"
 	case SlotInTurn:
 		return "is in its turn"
+	case SlotDeleted:
+		return "is being deleted"
 	case SlotNotReady:
 		return "is not Ready"
 	case SlotCordoned:

@@ -176,6 +176,9 @@ type Mark struct {
 	// counts. An absent key never does.
 	Value, Not, Differs string
 	Means               string
+	// Deletes: the owner deletes the node, so the node counts as unavailable. Only a taint
+	// may say so: a kubelet cannot set one.
+	Deletes bool
 }
 
 const (
@@ -203,22 +206,22 @@ func InMarks(kind MarkKind, key string) bool {
 }
 
 var marks = []Mark{
-	{Owner: "cluster-autoscaler", Kind: MarkTaint, Key: "ToBeDeletedByClusterAutoscaler", Means: "it deletes the node"},
-	{Owner: "Karpenter", Kind: MarkTaint, Key: "karpenter.sh/disrupted", Means: "it replaces the node"},
-	{Owner: "Karpenter", Kind: MarkTaint, Key: "karpenter.sh/disruption", Means: "it replaces the node (Karpenter before 1.0)"},
+	{Owner: "cluster-autoscaler", Kind: MarkTaint, Key: "ToBeDeletedByClusterAutoscaler", Means: "it deletes the node", Deletes: true},
+	{Owner: "Karpenter", Kind: MarkTaint, Key: "karpenter.sh/disrupted", Means: "it replaces the node", Deletes: true},
+	{Owner: "Karpenter", Kind: MarkTaint, Key: "karpenter.sh/disruption", Means: "it replaces the node (Karpenter before 1.0)", Deletes: true},
 	{Owner: "medik8s", Kind: MarkTaint, Key: "medik8s.io/drain", Means: "the node maintenance operator drains the node, or has drained it"},
 	{Owner: "medik8s", Kind: MarkTaint, Key: "remediation.medik8s.io/self-node-remediation", Means: "self node remediation fences the node"},
 	{Owner: "an admin or medik8s", Kind: MarkTaint, Key: "node.kubernetes.io/out-of-service", Means: "the node is shut down, and its pods are moved"},
 	{Owner: "machine config operator", Kind: MarkAnnotation, Key: mco + "state", Not: "Done", Means: "it works on the node, or its work failed"},
 	{Owner: "machine config operator", Kind: MarkAnnotation, Key: mco + "desiredConfig", Differs: mco + "currentConfig", Means: "it brings the node to another configuration"},
 	{Owner: "machine config operator", Kind: MarkAnnotation, Key: mco + "desiredDrain", Differs: mco + "lastAppliedDrain", Means: "it drains or uncordons the node"},
-	{Owner: "AWS node termination handler", Kind: MarkTaint, Key: nth + "spot-itn", Means: "AWS interrupts the spot instance"},
+	{Owner: "AWS node termination handler", Kind: MarkTaint, Key: nth + "spot-itn", Means: "AWS interrupts the spot instance", Deletes: true},
 	{Owner: "AWS node termination handler", Kind: MarkTaint, Key: nth + "scheduled-maintenance", Means: "AWS has scheduled maintenance of the instance"},
-	{Owner: "AWS node termination handler", Kind: MarkTaint, Key: nth + "asg-lifecycle-termination", Means: "the auto scaling group terminates the instance"},
+	{Owner: "AWS node termination handler", Kind: MarkTaint, Key: nth + "asg-lifecycle-termination", Means: "the auto scaling group terminates the instance", Deletes: true},
 	{Owner: "AWS node termination handler", Kind: MarkTaint, Key: nth + "rebalance-recommendation", Means: "the spot instance is likely to be interrupted"},
 	{Owner: "AWS node termination handler", Kind: MarkLabel, Key: nth + "action", Value: "UncordonAfterReboot", Means: "it has cordoned the node for a reboot"},
 	{Owner: "GKE", Kind: MarkLabel, Key: "cloud.google.com/active-node-maintenance", Value: "ONGOING", Means: "GKE maintains the node's host"},
-	{Owner: "GKE", Kind: MarkTaint, Key: "cloud.google.com/impending-node-termination", Means: "the node is about to be terminated"},
+	{Owner: "GKE", Kind: MarkTaint, Key: "cloud.google.com/impending-node-termination", Means: "the node is about to be terminated", Deletes: true},
 	{Owner: "AKS", Kind: MarkLabel, Key: "kubernetes.azure.com/upgrade-status", Value: "Quarantined", Means: "an upgrade could not drain the node"},
 	{Owner: "AKS", Kind: MarkTaint, Key: "remediator.kubernetes.azure.com/unschedulable", Means: "AKS repairs the node"},
 	{Owner: "Flatcar Linux Update Operator", Kind: MarkAnnotation, Key: fluo + "reboot-ok", Value: "true", Means: "the node is in its turn there"},
@@ -231,6 +234,10 @@ var marks = []Mark{
 	{Owner: "kured", Kind: MarkAnnotation, Key: "kured.dev/kured-reboot-in-progress", Means: "it reboots the node, or waits for its lock"},
 	{Owner: "kured", Kind: MarkAnnotation, Key: "weave.works/kured-reboot-in-progress", Means: "it reboots the node, or waits for its lock"},
 }
+
+// FinalizerKarpenter is on each Node that Karpenter has made. It keeps a Node that is being
+// deleted until Karpenter has terminated its instance.
+const FinalizerKarpenter = "karpenter.sh/termination"
 
 // Condition says in Markdown which values of the key count, for the documentation.
 func (m *Mark) Condition() string {

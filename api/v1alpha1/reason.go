@@ -302,7 +302,7 @@ var reasonDocs = []ReasonDoc{
 	{ReasonSourceUnreadable, "a source of changes has not been read in this boot, or it or the policies cannot be read now", "see the host's journal, which names the source; or the coordinator's, if it cannot read the policies"},
 	{ReasonInhibited, "a process on the host holds a block inhibitor against a shutdown", "on the host: systemd-inhibit --list"},
 	{ReasonSessions, "a user is logged in on the host and has been warned", "nothing; the delay is bounded by session_delay"},
-	{ReasonLoadBalancerDelay, "the node is cordoned and excluded from load balancers, and they get time to stop sending traffic to it before its first pod is evicted", "nothing; the delay is bounded by drain.loadBalancerDelay of the policy, and a pause or a back-out ends it"},
+	{ReasonLoadBalancerDelay, "the node is cordoned and excluded from load balancers, and they get time to stop sending traffic to it before its first pod is evicted", "nothing; the delay is bounded by drain.loadBalancerDelay of the policy"},
 	{ReasonHostPaused, "paused is set in the host's file", "clear paused in /etc/lockkeeper/lockkeeper.toml and reload"},
 	{ReasonObserve, "the host only observes: mode = \"observe\" in its file", "set mode = \"act\" and reload"},
 	{ReasonWindow, "no window is open", "nothing; see the windows in the host's file or the policy"},

@@ -111,7 +111,7 @@ func (n *Node) slotText(now time.Time) string {
 	if n.Slot == nil || n.State.InTurn() {
 		return ""
 	}
-	text := "takes a slot: it " + n.Slot.Use.Means()
+	text := "takes a slot: it " + n.Slot.Means()
 	if !n.Slot.Since.IsZero() {
 		text += ", for " + page.Since(now, &n.Slot.Since)
 	}

@@ -316,9 +316,10 @@ func (c *simulation) run() {
 	}
 }
 
-// endTurn ends the turn of a node. A node that another owner cordoned stays unavailable.
+// endTurn ends the turn of a node. A node that another owner cordoned or deletes
+// stays unavailable.
 func (c *simulation) endTurn(g *simulatedNode) {
-	if !g.Unschedulable || g.OwnCordon() {
+	if !g.Deleted && (!g.Unschedulable || g.OwnCordon()) {
 		for _, name := range g.counts {
 			if l := c.byName[name]; l != nil {
 				l.taken--

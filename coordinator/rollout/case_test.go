@@ -306,6 +306,8 @@ func set(s *rollout.Snapshot, word string) error {
 		s.Epoch = ""
 	case "n2.owner":
 		other.Owner = value
+	case "n2.deleted": // by another program, since noon
+		other.Owned = turn.Owned{Owner: value + ": a taint", OwnerName: value, OwnerSince: atNoon, Deleted: true}
 	case "n2.state":
 		other.State = v1alpha1.State(value)
 	case "n2.paused":

@@ -174,7 +174,7 @@ func (d *decision) otherControlPlane(n *turn.Node, except map[string]bool) strin
 
 // givesBack reports whether the node only has to be uncordoned to be available again.
 func givesBack(n *turn.Node) bool {
-	return (n.State == v1alpha1.StateBeforeUncordon || n.State == v1alpha1.StateUncordoning) && n.Ready && (n.OwnCordon() || !n.Unschedulable)
+	return (n.State == v1alpha1.StateBeforeUncordon || n.State == v1alpha1.StateUncordoning) && n.Ready && !n.Deleted && (n.OwnCordon() || !n.Unschedulable)
 }
 
 // restamp takes over a turn as it is. The time without a leader does not count against its

@@ -179,6 +179,7 @@ func randomNode(d *dice, name string, set policy.Set, foreign bool) turn.Node {
 		}
 	}
 	n.Owner = mostly(d, "", "cluster-autoscaler")
+	n.Deleted = n.Owner != "" && d.oneIn(2)
 	if d.oneIn(4) {
 		n.Request = aRequest("memory", d.oneIn(2))
 	}

@@ -19,6 +19,8 @@ type Slot struct {
 	// Use says why the node counts as unavailable. The label `reason` of the metrics has the same
 	// values.
 	Use v1alpha1.SlotUse `json:"reason"`
+	// Owner is the program that deletes the node, if the reason is Deleted.
+	Owner string `json:"owner,omitempty"`
 	// Since is when it began to count, in UTC. It is missing if the Node does not say.
 	Since time.Time `json:"since,omitzero"`
 	// Policies lists the policies in whose `maxUnavailable` the node counts.
@@ -36,6 +38,8 @@ func (d *decision) slotUse(n *turn.Node) v1alpha1.SlotUse {
 		return v1alpha1.SlotInTurn
 	case !managed(n):
 		return ""
+	case n.Deleted:
+		return v1alpha1.SlotDeleted
 	case !n.Ready:
 		return v1alpha1.SlotNotReady
 	case n.Unschedulable:
@@ -48,6 +52,8 @@ func (d *decision) slotUse(n *turn.Node) v1alpha1.SlotUse {
 func (d *decision) slot(e *entry) Slot {
 	s := Slot{Node: e.Name, Use: d.slotUse(e.Node)}
 	switch {
+	case s.Use == v1alpha1.SlotDeleted:
+		s.Owner, s.Since = e.OwnerName, e.OwnerSince.UTC()
 	case s.Use == v1alpha1.SlotNotReady:
 		s.Since = e.ReadySince.UTC()
 	case e.InTurn() && e.Ours():
@@ -92,8 +98,8 @@ func Taken(slots []Slot) string {
 	slots = ByUse(slots)
 	var parts []string
 	for _, s := range slots[:min(len(slots), slotsShown)] {
-		text := s.Node + " " + s.Use.Means()
-		if s.Use == v1alpha1.SlotNotReady && !s.Since.IsZero() {
+		text := s.Node + " " + s.Means()
+		if (s.Use == v1alpha1.SlotNotReady || s.Use == v1alpha1.SlotDeleted) && !s.Since.IsZero() {
 			text += " since " + s.Since.UTC().Format(time.DateTime) + " UTC"
 		}
 		parts = append(parts, text)
@@ -104,8 +110,16 @@ func Taken(slots []Slot) string {
 	return ": " + strings.Join(parts, ", ")
 }
 
+// Means returns the end of a sentence that begins with the node's name.
+func (s *Slot) Means() string {
+	if s.Owner != "" {
+		return s.Use.Means() + " by " + s.Owner
+	}
+	return s.Use.Means()
+}
+
 // Blocking returns the slots for which nodes wait and that no turn takes: nodes that another
-// owner cordoned, or that are not Ready. Nodes that wait until their policy's nodes have
+// owner cordoned or deletes, or that are not Ready. Nodes that wait until their policy's nodes have
 // settled wait for no slot.
 func (o *Outcome) Blocking() []Slot {
 	waits := map[string]bool{} // by policy
@@ -125,7 +139,7 @@ func (o *Outcome) Blocking() []Slot {
 	all := someWait && o.Unavailable >= o.Budget
 	var blocking []Slot
 	for _, s := range o.Slots {
-		if s.Use != v1alpha1.SlotCordoned && s.Use != v1alpha1.SlotNotReady {
+		if s.Use != v1alpha1.SlotCordoned && s.Use != v1alpha1.SlotNotReady && s.Use != v1alpha1.SlotDeleted {
 			continue
 		}
 		if all || slices.ContainsFunc(s.Policies, func(p string) bool { return waits[p] }) {

@@ -65,12 +65,14 @@ func TestTaken(t *testing.T) {
 	slots := []rollout.Slot{
 		{Node: "a", Use: v1alpha1.SlotInTurn}, {Node: "b", Use: v1alpha1.SlotUnsettled}, {Node: "d", Use: v1alpha1.SlotNotReady, Since: atNoon},
 		{Node: "c", Use: v1alpha1.SlotFailed}, {Node: "e", Use: v1alpha1.SlotCordoned},
+		{Node: "f", Use: v1alpha1.SlotDeleted, Owner: "Karpenter", Since: atNoon},
 	}
 	for n, want := range []string{
 		"", ": a is in its turn", ": b has a write whose outcome is not known, a is in its turn",
 		": d is not Ready since 2026-01-01 12:00:00 UTC, b has a write whose outcome is not known, a is in its turn",
 		": c failed in its turn, d is not Ready since 2026-01-01 12:00:00 UTC, b has a write whose outcome is not known, and 1 more",
 		": e is cordoned by another owner, c failed in its turn, d is not Ready since 2026-01-01 12:00:00 UTC, and 2 more",
+		": e is cordoned by another owner, c failed in its turn, f is being deleted by Karpenter since 2026-01-01 12:00:00 UTC, and 3 more",
 	} {
 		if got := rollout.Taken(slots[:n]); got != want {
 			t.Errorf("of %d: %q, want %q", n, got, want)
@@ -84,6 +86,8 @@ func TestBlocking(t *testing.T) {
 		"idle n2.cordoned":               "n2",
 		"idle n2.cordoned wants=nothing": "", // no one waits
 		"idle n2.notready":               "n2",
+		"idle n2.deleted=Karpenter":      "n2",
+		"idle n2.owner=Karpenter":        "", // a mark alone takes no slot
 		"idle n2.draining":               "", // it is in its turn
 		"idle cordoned":                  "", // it waits for no other
 		"idle":                           "",
@@ -107,6 +111,7 @@ func TestBlocking(t *testing.T) {
 // granted it, too.
 func TestTakersOfAPolicy(t *testing.T) {
 	for words, want := range map[string]string{
+		"idle n2.deleted=Karpenter policy=web;select=pool:web":                             "policy built-in: 1 unavailable, 1 allowed: n2 is being deleted by Karpenter since 2026-01-01 12:00:00 UTC",
 		"idle n2.cordoned policy=web;select=pool:web":                                      "policy built-in: 1 unavailable, 1 allowed: n2 is cordoned by another owner",
 		"idle n2.draining n2.policy=built-in policy=web;select=pool:web n2.label=pool:web": "policy built-in: 1 unavailable, 1 allowed: n2 is in its turn",
 		"idle n2.cordoned policy=web;select=pool:web policy=budget=3;total=2":              "2 unavailable in all, 2 allowed in all by policy built-in: n2 is cordoned by another owner, n3 is cordoned by another owner",

@@ -154,7 +154,7 @@ func (w twin) gated(p *policy.Policy) bool {
 // and a write with unknown outcome takes its slot.
 func (w twin) unavailable() map[string]bool {
 	return w.all(func(n *turn.Node) bool {
-		return inSomeTurn(n) || n.Mark || w.Uncertain[n.Name] || inCare(n) && n.Unschedulable || inCare(n) && !n.Ready
+		return inSomeTurn(n) || n.Mark || w.Uncertain[n.Name] || inCare(n) && n.Unschedulable || inCare(n) && !n.Ready || inCare(n) && n.Deleted
 	})
 }
 
@@ -479,7 +479,7 @@ func (w twin) settles() map[string]string {
 	given := map[string]bool{}
 	ends := w.all(func(n *turn.Node) bool {
 		ending := n.State == v1alpha1.StateBeforeUncordon || n.State == v1alpha1.StateUncordoning
-		return ending && n.Ready && !(n.Unschedulable && !n.Mark)
+		return ending && n.Ready && !(n.Unschedulable && !n.Mark) && !n.Deleted
 	})
 	over := func(n *turn.Node, withoutEnding bool) bool {
 		count := func(of map[string]bool) int {

@@ -32,9 +32,7 @@ type Node struct {
 	Labels map[string]string
 	// Volumes are the names in status.volumesAttached.
 	Volumes []string
-	// Owner names another program that works on the node, and the mark on the Node that says
-	// so; "" if there is no such mark. See [v1alpha1.Marks].
-	Owner string
+	Owned
 
 	v1alpha1.Keys
 }
@@ -48,7 +46,7 @@ func FromNode(n *corev1.Node) Node {
 		Unschedulable: n.Spec.Unschedulable,
 		Zone:          n.Labels[corev1.LabelTopologyZone],
 		Labels:        n.Labels,
-		Owner:         owner(n),
+		Owned:         owner(n),
 		Keys:          v1alpha1.ReadKeys(n.Labels, n.Annotations),
 	}
 	for _, v := range n.Status.VolumesAttached {

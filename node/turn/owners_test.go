@@ -3,8 +3,10 @@ package turn
 import (
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
@@ -106,6 +108,55 @@ func TestOwner(t *testing.T) {
 	for _, m := range v1alpha1.Marks() {
 		if !named[string(m.Kind)+m.Key] {
 			t.Errorf("no case for the %s %s of %s", m.Kind, m.Key, m.Owner)
+		}
+	}
+}
+
+// TestDeleted checks which marks say that the node is being deleted, by whom and since when.
+func TestDeleted(t *testing.T) {
+	at := metav1.NewTime(time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC))
+	const none = "by nobody"
+	for name, c := range map[string]struct {
+		node *corev1.Node
+		edit func(*corev1.Node)
+		want string
+	}{
+		"the cluster autoscaler":         {marked(t, "taint ToBeDeletedByClusterAutoscaler=1767268800"), nil, "by cluster-autoscaler since 12:00"},
+		"a value of another form":        {marked(t, "taint ToBeDeletedByClusterAutoscaler=soon"), nil, "by cluster-autoscaler"},
+		"a value that is no time":        {marked(t, "taint ToBeDeletedByClusterAutoscaler=-5"), nil, "by cluster-autoscaler"},
+		"a value of another century":     {marked(t, "taint ToBeDeletedByClusterAutoscaler=1767268800000"), nil, "by cluster-autoscaler"},
+		"a candidate":                    {marked(t, "taint DeletionCandidateOfClusterAutoscaler=1767268800"), nil, none},
+		"Karpenter":                      {marked(t, "taint karpenter.sh/disrupted"), nil, "by Karpenter"},
+		"Karpenter, with a time":         {marked(t, "taint karpenter.sh/disrupted"), func(n *corev1.Node) { n.Spec.Taints[0].TimeAdded = &at }, "by Karpenter since 12:00"},
+		"Karpenter before 1.0":           {marked(t, "taint karpenter.sh/disruption=disrupting"), nil, "by Karpenter"},
+		"the end of a spot instance":     {marked(t, "taint aws-node-termination-handler/spot-itn=x"), nil, "by AWS node termination handler"},
+		"maintenance":                    {marked(t, "taint medik8s.io/drain"), nil, none},
+		"a mark before that":             {marked(t, "annotation kured.dev/kured-reboot-in-progress=x", "taint karpenter.sh/disrupted"), nil, "by Karpenter"},
+		"a host's own annotation":        {marked(t, "annotation karpenter.sh/disrupted=x"), nil, none},
+		"a Node that is being deleted":   {marked(t), func(n *corev1.Node) { n.DeletionTimestamp, n.Finalizers = &at, []string{"example.org/x"} }, "by another program since 12:00"},
+		"Karpenter deletes it":           {marked(t, "taint karpenter.sh/disrupted"), func(n *corev1.Node) { n.DeletionTimestamp, n.Finalizers = &at, []string{"karpenter.sh/termination"} }, "by Karpenter since 12:00"},
+		"a finalizer without a deletion": {marked(t), func(n *corev1.Node) { n.Finalizers = []string{"karpenter.sh/termination"} }, none},
+	} {
+		if c.edit != nil {
+			c.edit(c.node)
+		}
+		n, got := FromNode(c.node), none
+		if n.Deleted {
+			got = "by " + n.OwnerName
+			if n.Owner == "" {
+				t.Errorf("%s: no mark", name)
+			}
+		}
+		if n.Deleted && !n.OwnerSince.IsZero() {
+			got += " since " + n.OwnerSince.UTC().Format("15:04")
+		}
+		if got != c.want {
+			t.Errorf("%s: it is deleted %s, expected %s", name, got, c.want)
+		}
+	}
+	for _, m := range v1alpha1.Marks() {
+		if m.Deletes && m.Kind != v1alpha1.MarkTaint {
+			t.Errorf("a kubelet can set the %s %s, which takes a slot", m.Kind, m.Key)
 		}
 	}
 }

@@ -36,6 +36,7 @@ func Parts() map[string]map[string]string {
 		"events.md":        {"events": events()},
 		"metrics.md":       {"metrics": metrics()},
 		"other-owners.md":  {"marks": marks()},
+		"drain.md":         {"exclusions": exclusions()},
 	}
 	for _, tool := range migrate.Tools() {
 		parts["from-"+string(tool)+".md"] = map[string]string{"settings": settings(tool)}

@@ -140,7 +140,7 @@ var ownKeys = []keyDoc{
 		v1alpha1.FormatRecord(v1alpha1.Host{Protocol: v1alpha1.Protocol, Version: "v1.0.0", NodeUID: "6f1c", BootID: "b7e2", BootTime: exampleTime, Started: exampleTime,
 			Managed: true, Drains: true, Changes: []v1alpha1.Change{{Source: v1alpha1.SourceOSUpdate, Version: "4230.1.0"}}, PendingSince: exampleTime})}},
 	{key: v1alpha1.AnnotationAck, means: "the host's last report in its turn", values: "`TURN/BOOT-ID/STATE/REPORT`", examples: []string{"t-4rq8w2/b7e2/draining/done"}},
-	{key: v1alpha1.AnnotationCordon, means: "the mark: this cordon is lockkeeper's. lockkeeper never undoes a cordon without it", values: "the turn's ID", examples: []string{"t-4rq8w2"}},
+	{key: v1alpha1.AnnotationCordon, means: "the mark: what the turn has set on this Node. lockkeeper undoes nothing else, and never a cordon that it does not name", values: "the turn's ID, the time by the host's clock, and what is set: `Cordon`, `LoadBalancers`, `ScaleDown`, `Remediation`", examples: []string{"t-4rq8w2/2026-01-01T12:00:00Z/Cordon,LoadBalancers"}},
 	{key: v1alpha1.AnnotationTurn, means: "the present turn", values: "the turn's ID", examples: []string{"t-4rq8w2"}},
 	{key: v1alpha1.AnnotationGrant, means: "the record of the present turn: who granted it, for what, under which policy", values: isJSON, examples: []string{
 		v1alpha1.FormatRecord(v1alpha1.Grant{Turn: "t-4rq8w2", Epoch: "node-1_k2jd8f", NodeUID: "6f1c", BootID: "b7e2", Wants: v1alpha1.WantsReboot, Drains: true,

@@ -126,7 +126,9 @@ func wrong(key, value string, read v1alpha1.Keys) string {
 	case v1alpha1.AnnotationExpired:
 		_, err := time.Parse(time.RFC3339Nano, value)
 		valid = err == nil
-	case v1alpha1.AnnotationRetry, v1alpha1.AnnotationTurn, v1alpha1.AnnotationCordon, hookKey.key:
+	case v1alpha1.AnnotationCordon:
+		valid = read.Cordon.String() == value && read.Cordon.Ours()
+	case v1alpha1.AnnotationRetry, v1alpha1.AnnotationTurn, hookKey.key:
 		valid = v1alpha1.ValidateID(value) == nil
 	default:
 		return "this test does not know how to read it"

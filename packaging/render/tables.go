@@ -79,9 +79,22 @@ func metrics() string {
 func marks() string {
 	var rows [][]string
 	for _, m := range v1alpha1.Marks() {
-		rows = append(rows, []string{m.Owner, string(m.Kind), codes(m.Key), m.Condition(), m.Means})
+		slot := ""
+		if m.Deletes {
+			slot = "yes"
+		}
+		rows = append(rows, []string{m.Owner, string(m.Kind), codes(m.Key), m.Condition(), m.Means, slot})
 	}
-	return table([]string{"owner", "kind", "key", "value", "meaning"}, rows)
+	return table([]string{"owner", "kind", "key", "value", "meaning", "takes a slot"}, rows)
+}
+
+// exclusions are what turns set on their Nodes for other programs.
+func exclusions() string {
+	var rows [][]string
+	for _, x := range v1alpha1.AllExclusions() {
+		rows = append(rows, []string{codes("drain." + x.Field), string(x.Kind), codes(x.Key), `"` + x.Value + `"`, x.Means})
+	}
+	return table([]string{"policy", "kind", "key", "value", "meaning"}, rows)
 }
 
 // settings has one row for settings of another tool next to each other that become the same.

@@ -2,7 +2,9 @@ package turns
 
 import (
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -46,15 +48,15 @@ func (s *scene) requestedTurn(h *simhost.Host, note string, want v1alpha1.Reques
 
 // others are scenes of other programs that work on a node, and of admins who ask for a reboot.
 var others = map[string]func(*scene){
-	// The mark of another owner holds its node, takes no slot, and ends no turn.
+	// The mark of another owner that does not delete the node holds it, takes no slot, and ends no turn.
 	"owner-mark": func(s *scene) {
 		s.keep("owner-mark")
 		s.policy("rollout: {settle: 0s}\nhooks: {beforeDrain: [{name: owner-mark}]}")
 		hosts := s.hosts(2)
 		h, other := hosts[0], hosts[1]
-		s.Patch(h.Name(), map[string]any{"spec": map[string]any{"taints": []any{map[string]any{"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}}}})
+		s.Patch(h.Name(), map[string]any{"spec": map[string]any{"taints": []any{map[string]any{"key": "medik8s.io/drain", "effect": "NoSchedule"}}}})
 		s.until(h, "to be marked", func(n *turn.Node) bool { return n.Owner != "" })
-		const mark = "Karpenter: taint karpenter.sh/disrupted (it replaces the node)"
+		const mark = "medik8s: taint medik8s.io/drain (the node maintenance operator drains the node, or has drained it)"
 		s.stage(h)
 		s.held(h, v1alpha1.ReasonOtherManager)
 		s.event(h.Name(), string(v1alpha1.ReasonOtherManager), mark)
@@ -72,6 +74,49 @@ var others = map[string]func(*scene){
 		s.confirm(h, "owner-mark")
 		s.ended(h, "Done: before-drain draining rebooting uncordoning")
 		s.did(h, 1)
+	},
+	// A node that the cluster autoscaler is deleting takes the only slot, and is granted nothing itself. Policy and status name it, who deletes it and
+	// since when.
+	"owner-deletes": func(s *scene) {
+		s.policy("rollout: {settle: 0s}")
+		hosts := s.hosts(2)
+		h, other := hosts[0], hosts[1]
+		since := time.Now().Add(-time.Hour).Truncate(time.Second)
+		taint := map[string]any{"key": "ToBeDeletedByClusterAutoscaler", "value": strconv.FormatInt(since.Unix(), 10), "effect": "NoSchedule"}
+		s.Patch(h.Name(), map[string]any{"spec": map[string]any{"taints": []any{taint}}})
+		s.until(h, "to be deleted", func(n *turn.Node) bool { return n.Deleted })
+		s.stage(h)
+		s.held(h, v1alpha1.ReasonOtherManager)
+		s.stage(other)
+		s.held(other, v1alpha1.ReasonBudget)
+		name := h.Name() + " is being deleted by cluster-autoscaler since " + since.UTC().Format(time.DateTime) + " UTC"
+		s.makesNoProgress(v1alpha1.ReasonBudget, "1 unavailable, 1 allowed: "+name)
+		s.statusShows(other, name)
+		s.statusShows(h, "held: OtherManager", "cluster-autoscaler: taint ToBeDeletedByClusterAutoscaler (it deletes the node)",
+			"takes a slot: it is being deleted by cluster-autoscaler, for 1h")
+		s.did(other, 0)
+		// The cluster autoscaler calls it off.
+		s.Patch(h.Name(), map[string]any{"spec": map[string]any{"taints": nil}})
+		s.ended(h, "Done: draining rebooting uncordoning")
+		s.ended(other, "Done: draining rebooting uncordoning")
+	},
+	// A Node that Karpenter is deleting takes the only slot until its finalizer is gone, and the Node with it.
+	"owner-terminates": func(s *scene) {
+		s.policy("rollout: {settle: 0s}")
+		hosts := s.hosts(2)
+		h, other := hosts[0], hosts[1]
+		nodes := cp.Client().CoreV1().Nodes()
+		s.Patch(h.Name(), map[string]any{"metadata": map[string]any{"finalizers": []string{v1alpha1.FinalizerKarpenter}}})
+		s.Must(nodes.Delete(s.soon(), h.Name(), metav1.DeleteOptions{}))
+		s.stage(other)
+		s.held(other, v1alpha1.ReasonBudget)
+		s.statusShows(other, h.Name()+" is being deleted by Karpenter since ")
+		s.stage(h)
+		s.held(h, v1alpha1.ReasonOtherManager)
+		s.statusShows(h, "Karpenter: finalizer karpenter.sh/termination (it deletes the node)")
+		s.Patch(h.Name(), map[string]any{"metadata": map[string]any{"finalizers": nil}})
+		s.ended(other, "Done: draining rebooting uncordoning")
+		s.did(h, 0)
 	},
 	// kured runs on two hosts; only in kube-system does it count.
 	"kured-pod": func(s *scene) {
