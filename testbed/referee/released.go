@@ -55,5 +55,6 @@ func heldNamesIntent(n *turn.Node) bool {
 func ours(n *turn.Node) v1alpha1.Keys {
 	k := n.Keys
 	k.Paused, k.Detached, k.Managed, k.Request, k.Retry, k.Hooks, k.Problems = nil, nil, nil, nil, "", nil, nil
+	k.Excluded = nil // the mark says which are ours
 	return k
 }

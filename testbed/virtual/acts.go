@@ -148,6 +148,7 @@ var acts = map[Kind]act{
 		begin: func(e *executor, f Fault) { e.people.patchNode(admin, f.On, cordon(true)) },
 		end:   func(e *executor, f Fault) { e.people.patchNode(admin, f.On, cordon(false)) },
 	},
+	kindExclude:  {begin: exclude},
 	kindUncordon: {begin: func(e *executor, f Fault) { e.people.patchNode(admin, f.On, cordon(false)) }},
 	kindBudget: {
 		begin: func(e *executor, f Fault) { e.fleet.BlockDrains(f.On) },

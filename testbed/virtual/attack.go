@@ -94,7 +94,7 @@ func (f *Fleet) finish(seed uint64) string {
 		return "Progress: " + why
 	}
 	if a := f.attacks(); len(a.Liars) == 0 && !a.Thief {
-		return ""
+		return f.Excluded()
 	}
 	f.setAttack(referee.Attack{})
 	f.stageAll("4.0.0")

@@ -21,6 +21,7 @@ import (
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/kube"
+	"lockkeeper.dev/lockkeeper/node/turn"
 	"lockkeeper.dev/lockkeeper/policy"
 	"lockkeeper.dev/lockkeeper/testbed/apiserver"
 	"lockkeeper.dev/lockkeeper/testbed/referee"
@@ -91,7 +92,10 @@ type Fleet struct {
 	problems []string
 	rewound  time.Time // when the store was set back last
 	leader   leading
-	evicted  map[string]accepted // the evictions of which a host knows that they were accepted, by the pod's UID
+	nodes    map[string]turn.Node // as of the last write
+	set      map[exclusion]bool   // the exclusions that hosts have set
+	left     map[exclusion]string // the others, as admins have left them
+	evicted  map[string]accepted  // the evictions of which a host knows that they were accepted, by the pod's UID
 }
 
 // maxObject is how many bytes an object may take. It is less than etcd's limit, because a fleet with a Node of that size is slow.
@@ -106,7 +110,8 @@ const (
 // and closed there.
 func New(dir string, o Options) *Fleet {
 	o.Candidates = cmp.Or(o.Candidates, o.Hosts)
-	f := &Fleet{Server: apiserver.New(), opts: o, dir: dir, began: time.Now(), kick: make(chan struct{}, 1), evicted: map[string]accepted{}}
+	f := &Fleet{Server: apiserver.New(), opts: o, dir: dir, began: time.Now(), kick: make(chan struct{}, 1), evicted: map[string]accepted{},
+		nodes: map[string]turn.Node{}, set: map[exclusion]bool{}, left: map[exclusion]string{}}
 	f.ctx, f.end = context.WithCancel(context.Background())
 	f.trace = newTrace()
 	f.exec = newExecutor(o.Plan, f.trace)
@@ -245,6 +250,7 @@ func (f *Fleet) rewind(s *apiserver.Snapshot) {
 	clear(f.evicted) // those pods may be back
 	f.rewound = time.Now()
 	f.mu.Unlock()
+	f.restoredExclusions()
 	for _, m := range f.hosts {
 		m.forgetHooks()
 	}
@@ -281,6 +287,7 @@ func (f *Fleet) wrote(w apiserver.Write) {
 			f.Judge.Declare(referee.Declaration{Node: w.Name, Why: why})
 			defer f.Judge.Withdraw()
 		}
+		f.judgeExclusions(&w, f.excuse(&w) != "")
 		f.Judge.Node(w.Revision, time.Now(), w.Name, obj)
 		if m := f.machine(w.Name); m != nil {
 			m.judge(obj)
@@ -300,6 +307,7 @@ func (f *Fleet) wrote(w apiserver.Write) {
 		return
 	case "pods":
 		obj, _ := w.Object.(*corev1.Pod)
+		f.judgeDelay(&w)
 		f.Judge.Pod(w.Revision, time.Now(), w.Namespace, w.Name, obj)
 	default:
 		return

@@ -67,6 +67,7 @@ const (
 	kindReplaceNode Kind = "replace-node"
 	kindCordon      Kind = "cordon"
 	kindUncordon    Kind = "uncordon"
+	kindExclude     Kind = "exclude" // an admin sets or removes an exclusion
 	kindBudget      Kind = "budget"
 	kindPod         Kind = "pod"
 	kindManager     Kind = "manager" // another reboot manager runs on the host's node
@@ -166,6 +167,7 @@ var kinds = map[Kind]kind{
 	kindReplaceNode: {weight: 2, least: time.Second, most: 3 * time.Minute},
 	kindCordon:      {weight: 3, least: time.Second, most: 10 * time.Minute},
 	kindUncordon:    {weight: 3},
+	kindExclude:     {weight: 3, modes: excludeModes()},
 	kindBudget:      {weight: 4, least: 5 * time.Second, most: 15 * time.Minute},
 	kindPod:         {weight: 8, own: true, classes: classesOfCommits},
 	kindManager:     {weight: 4, least: time.Minute, most: 20 * time.Minute},

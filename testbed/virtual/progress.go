@@ -137,7 +137,7 @@ func (f *Fleet) Clean() {
 		if obj.Labels[v1alpha1.LabelManaged] != "" {
 			p.patchNode(admin, m.name, label(v1alpha1.LabelManaged, nil))
 		}
-		if _, ours := obj.Annotations[v1alpha1.AnnotationCordon]; obj.Spec.Unschedulable && !ours {
+		if obj.Spec.Unschedulable && !n.OwnCordon() {
 			p.patchNode(admin, m.name, cordon(false))
 		}
 	}

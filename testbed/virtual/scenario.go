@@ -67,6 +67,12 @@ func scenario(seed uint64) Options {
 			}
 		}
 	}
+	if r.IntN(2) == 0 {
+		e := v1alpha1.Exclusions{ExcludeFromLoadBalancers: r.IntN(2) == 0, DisableScaleDown: r.IntN(2) == 0, ExcludeFromRemediation: r.IntN(2) == 0}
+		e.LoadBalancerDelay.Duration = time.Duration(r.IntN(100)) * time.Second
+		others := o.Policy
+		o.Policy = func(s *v1alpha1.DisruptionPolicySpec) { others(s); s.Drain.Exclusions = e }
+	}
 	return o
 }
 
