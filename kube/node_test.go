@@ -145,3 +145,26 @@ func TestVolumesCountBeforeAReboot(t *testing.T) {
 		}
 	}
 }
+
+// TestStripKeepsWhoDeletesANode checks that a leader sees since when a Node is being deleted, and by whom. A host sees the exclusions that it has set.
+func TestStripKeepsWhoDeletesANode(t *testing.T) {
+	n := node("n1", "a", "10")
+	n.Finalizers, n.DeletionTimestamp = []string{"karpenter.sh/termination"}, new(metav1.Now())
+	n.Spec.Taints = []corev1.Taint{{Key: "ToBeDeletedByClusterAutoscaler", Value: "1767268800", TimeAdded: new(metav1.Now())}}
+	s, _ := strip(n)
+	if len(s.Spec.Taints) != 1 || s.Spec.Taints[0] != n.Spec.Taints[0] || s.DeletionTimestamp != n.DeletionTimestamp || len(s.Finalizers) != 1 {
+		t.Errorf("%+v, %+v", s.Spec.Taints, s.ObjectMeta)
+	}
+	n.DeletionTimestamp = nil
+	if s, _ := strip(n); len(s.Finalizers) > 0 {
+		t.Errorf("finalizers of a Node that stays: %v", s.Finalizers)
+	}
+	const scaleDown = "cluster-autoscaler.kubernetes.io/scale-down-disabled"
+	n.Annotations = map[string]string{scaleDown: "true"}
+	if s, _ := strip(n); s.Annotations[scaleDown] != "" {
+		t.Error("a leader keeps an exclusion, which no decision of its uses")
+	}
+	if s, _ := stripOwn(n); s.Annotations[scaleDown] != "true" {
+		t.Error("a host does not see its exclusion")
+	}
+}
