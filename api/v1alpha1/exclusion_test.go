@@ -1,6 +1,7 @@
 package v1alpha1
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -64,9 +65,7 @@ func TestExclusions(t *testing.T) {
 		"in the wrong places": {map[string]string{scale: "true"}, map[string]string{lb: "", fence: "true"}, "t1/2026-01-02T03:04:05Z/LoadBalancers,ScaleDown,Remediation", "LoadBalancers ScaleDown Remediation", ""},
 	} {
 		annotations := map[string]string{}
-		for k, v := range c.annotations {
-			annotations[k] = v
-		}
+		maps.Copy(annotations, c.annotations)
 		if c.mark != "" {
 			annotations[AnnotationCordon] = c.mark
 		}
