@@ -53,8 +53,8 @@ type Policy struct {
 	// ExpectedDuration is how long a turn takes; 1m to 24h. A turn begins only if that
 	// fits into the rest of the window.
 	ExpectedDuration time.Duration
-	// Windows are the times when turns may begin. Without windows, they always may.
-	Windows []Window
+	// Calendar is when turns may begin.
+	Calendar
 	// Gates must all be open for a turn to begin.
 	Gates []v1alpha1.Gate
 
@@ -105,7 +105,7 @@ func Compile(obj *v1alpha1.DisruptionPolicy, zones Zones) Policy {
 		p.MaxUnavailableTotal = &total
 	}
 	c.check(obj.Name, s)
-	p.Windows = c.windows(r.Windows)
+	p.Windows, p.Blackouts = c.windows(r.Windows), c.blackouts(r.Blackouts)
 	if n := len(v1alpha1.FormatRecord(&p.Terms)); n > maxTerms {
 		// A grant that is too large to be read would be repaired indefinitely.
 		c.wrong("spec", "hooks and drain take %d bytes in the record of each turn, expected at most %d: list fewer of them, or use shorter names", n, maxTerms)

@@ -70,29 +70,36 @@ func ParseWindow(spec v1alpha1.Window, zones Zones) (Window, []Problem) {
 	return w, c.problems
 }
 
+// Calendar is when something may begin: in the windows, and not in the blackouts. Without
+// windows, it may begin at any time outside of the blackouts.
+type Calendar struct {
+	Windows   []Window
+	Blackouts []Blackout
+}
+
 // foresight is how far ahead OpenUntil searches: a week, and a day more for clock changes
 // and for windows that open at the end of the week.
 const foresight = 8 * day
 
 // OpenUntil reports whether something that takes need, 0 to 24h, may begin now. Windows
-// that overlap or touch count as one.
+// that overlap or touch count as one. A blackout closes them.
 //
 //   - open reports whether a window is open now and stays open for at least need. It is
-//     true if ws is empty.
+//     true if the calendar is empty.
 //   - until is when the window that is open now closes, even if need does not fit into
 //     it. It is zero if no window is open, or if it does not close within eight days.
 //   - next is when, if open is false, the next window opens that need fits into. It is
-//     zero if none opens within eight days.
-func OpenUntil(ws []Window, now time.Time, need time.Duration) (open bool, until, next time.Time) {
-	if len(ws) == 0 {
+//     zero if none opens within eight days of now, or of the end of a blackout.
+func (c Calendar) OpenUntil(now time.Time, need time.Duration) (open bool, until, next time.Time) {
+	if len(c.Windows) == 0 && len(c.Blackouts) == 0 {
 		return true, time.Time{}, time.Time{}
 	}
 	far := now.Add(foresight)
-	for _, o := range openings(ws, now) {
+	for _, o := range c.openings(now) {
 		switch {
 		case !o.to.After(now):
 		case o.from.After(far):
-			return false, until, time.Time{}
+			return false, until, c.afterBlackouts(now, need)
 		case o.from.After(now):
 			if o.to.Sub(o.from) >= need {
 				return false, until, o.from
@@ -105,15 +112,82 @@ func OpenUntil(ws []Window, now time.Time, need time.Duration) (open bool, until
 			until = o.to
 		}
 	}
-	return false, until, time.Time{}
+	return false, until, c.afterBlackouts(now, need)
 }
 
-// opening is a period in which at least one window is open. It excludes the instant to.
+// afterBlackouts returns when the next window opens that need fits into, if none does within
+// the foresight. Windows recur every week, so only blackouts can close them for longer, and
+// the next one opens within the foresight after one of these has ended.
+func (c Calendar) afterBlackouts(now time.Time, need time.Duration) (next time.Time) {
+	var ends []time.Time
+	for _, b := range c.Blackouts {
+		if b.To.After(now) {
+			ends = append(ends, b.To)
+		}
+	}
+	slices.SortFunc(ends, time.Time.Compare)
+	for _, end := range ends {
+		far := end.Add(foresight)
+		for _, o := range c.openings(end) {
+			if !o.from.Before(end) && !o.from.After(far) && o.to.Sub(o.from) >= need {
+				return o.from
+			}
+		}
+	}
+	return time.Time{}
+}
+
+// opening is a period in which at least one window is open, and no blackout holds. It
+// excludes the instant to.
 type opening struct{ from, to time.Time }
 
-// openings returns the periods in which at least one window is open, sorted and merged. It
+// Beginning and end of an opening that no window limits.
+var (
+	always = time.Date(1900, 1, 1, 0, 0, 0, 0, time.UTC)
+	never  = time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC)
+)
+
+// openings returns the periods in which at least one window is open, sorted and merged,
+// without the blackouts. It covers now and the time until the end of the foresight.
+func (c Calendar) openings(now time.Time) []opening {
+	all := []opening{{always, never}}
+	if len(c.Windows) > 0 {
+		all = recurring(c.Windows, now)
+	}
+	for _, b := range c.Blackouts {
+		if !b.From.Before(b.To) {
+			continue
+		}
+		var left []opening
+		for _, o := range all {
+			for _, part := range []opening{{o.from, earlier(o.to, b.From)}, {later(o.from, b.To), o.to}} {
+				if part.from.Before(part.to) {
+					left = append(left, part)
+				}
+			}
+		}
+		all = left
+	}
+	return all
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// recurring returns the periods in which at least one window is open, sorted and merged. It
 // covers now and the time until the end of the foresight.
-func openings(ws []Window, now time.Time) []opening {
+func recurring(ws []Window, now time.Time) []opening {
 	var all []opening
 	// A window that is open now opened at most a day ago. No zone is a whole day from UTC,
 	// so two days back suffice. Three days after the foresight cover every need of a

@@ -165,7 +165,7 @@ func TestOpenUntil(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := verdict(OpenUntil(windowsOf(t, c.windows), now, need)); got != c.want {
+		if got := verdict(Calendar{Windows: windowsOf(t, c.windows)}.OpenUntil(now, need)); got != c.want {
 			t.Errorf("%q at %s for %s: %s, expected %s", c.windows, c.now, c.need, got, c.want)
 		}
 	}
@@ -215,7 +215,7 @@ func TestOpenUntilAgainstAClock(t *testing.T) {
 				now = now.Truncate(time.Minute)
 			}
 			need := pick(d, 0, 10*time.Minute, time.Hour, 3*time.Hour, 24*time.Hour)
-			open, until, next := OpenUntil(ws, now, need)
+			open, until, next := Calendar{Windows: ws}.OpenUntil(now, need)
 			if got, want := verdict(open, until, next), clock.ask(now, need); got != want {
 				t.Fatalf("seed %d: %q at %s for %v: %s, expected %s", seed, text, now.Format(time.RFC3339), need, got, want)
 			}
@@ -299,6 +299,6 @@ func BenchmarkOpenUntil(b *testing.B) {
 	night := Window{Days: [7]bool{true, false, false, true, false, false, true}, Hour: 2, Duration: 4 * time.Hour, Zone: zone}
 	now := time.Date(2026, 3, 28, 12, 0, 0, 0, time.UTC)
 	for b.Loop() {
-		OpenUntil([]Window{night}, now, 15*time.Minute)
+		Calendar{Windows: []Window{night}}.OpenUntil(now, 15*time.Minute)
 	}
 }

@@ -69,7 +69,7 @@ const (
 //
 // +kubebuilder:validation:XValidation:rule="!self.rulesOnly || self.mode == 'Act'",message="a policy with rulesOnly adds rules and decides nothing else; leave mode out, or leave rulesOnly out",fieldPath=".mode",reason=FieldValueForbidden
 // +kubebuilder:validation:XValidation:rule="!self.rulesOnly || !self.paused",message="a policy with rulesOnly adds rules and decides nothing else; leave paused out, or leave rulesOnly out",fieldPath=".paused",reason=FieldValueForbidden
-// +kubebuilder:validation:XValidation:rule="!self.rulesOnly || self.rollout.maxUnavailable == 1 && !has(self.rollout.maxUnavailableTotal) && self.rollout.maxFailed == 0 && self.rollout.order == ['LastTurn', 'Zone', 'OldestBoot'] && self.rollout.maxTurnsPerDay == 6 && duration(self.rollout.settle) == duration('1m') && duration(self.rollout.backoff) == duration('1m') && duration(self.rollout.backoffMax) == duration('1h') && duration(self.rollout.expectedDuration) == duration('15m') && (!has(self.rollout.windows) || self.rollout.windows.size() == 0) && self.rollout.onClose == 'Finish' && (!has(self.rollout.gates) || self.rollout.gates.size() == 0)",message="a policy with rulesOnly adds rules and decides nothing else; leave rollout out, or leave rulesOnly out",fieldPath=".rollout",reason=FieldValueForbidden
+// +kubebuilder:validation:XValidation:rule="!self.rulesOnly || self.rollout.maxUnavailable == 1 && !has(self.rollout.maxUnavailableTotal) && self.rollout.maxFailed == 0 && self.rollout.order == ['LastTurn', 'Zone', 'OldestBoot'] && self.rollout.maxTurnsPerDay == 6 && duration(self.rollout.settle) == duration('1m') && duration(self.rollout.backoff) == duration('1m') && duration(self.rollout.backoffMax) == duration('1h') && duration(self.rollout.expectedDuration) == duration('15m') && (!has(self.rollout.windows) || self.rollout.windows.size() == 0) && (!has(self.rollout.blackouts) || self.rollout.blackouts.size() == 0) && self.rollout.onClose == 'Finish' && (!has(self.rollout.gates) || self.rollout.gates.size() == 0)",message="a policy with rulesOnly adds rules and decides nothing else; leave rollout out, or leave rulesOnly out",fieldPath=".rollout",reason=FieldValueForbidden
 // +kubebuilder:validation:XValidation:rule="!self.rulesOnly || (!has(self.hooks.beforeDrain) || self.hooks.beforeDrain.size() == 0) && (!has(self.hooks.beforeReboot) || self.hooks.beforeReboot.size() == 0) && (!has(self.hooks.beforeUncordon) || self.hooks.beforeUncordon.size() == 0) && !self.hooks.waitForVolumeDetach",message="a policy with rulesOnly adds rules and decides nothing else; leave hooks out, or leave rulesOnly out",fieldPath=".hooks",reason=FieldValueForbidden
 // +kubebuilder:validation:XValidation:rule="!self.rulesOnly || duration(self.drain.timeout) == duration('1h') && self.drain.onTimeout == 'Abort' && (!has(self.drain.skip) || self.drain.skip.size() == 0) && (!has(self.drain.block) || self.drain.block.size() == 0) && self.drain.unmanaged == 'Evict' && self.drain.emptyDir == 'Evict' && !has(self.drain.blockTimeout) && self.drain.onBlockTimeout == 'Hold' && !self.drain.excludeFromLoadBalancers && duration(self.drain.loadBalancerDelay) == duration('30s') && !self.drain.disableScaleDown && !self.drain.excludeFromRemediation",message="a policy with rulesOnly adds rules and decides nothing else; leave drain out, or leave rulesOnly out",fieldPath=".drain",reason=FieldValueForbidden
 // +kubebuilder:validation:XValidation:rule="!self.rulesOnly || duration(self.timeouts.seen) == duration('2m') && duration(self.timeouts.hostHooks) == duration('30m') && duration(self.timeouts.rebooting) == duration('30m') && duration(self.timeouts.applying) == duration('15m') && duration(self.timeouts.uncordoning) == duration('5m')",message="a policy with rulesOnly adds rules and decides nothing else; leave timeouts out, or leave rulesOnly out",fieldPath=".timeouts",reason=FieldValueForbidden
@@ -332,7 +332,16 @@ type RolloutSpec struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=32
 	Windows []Window `json:"windows,omitempty"`
-	// OnClose is what happens to a turn when the last open window closes.
+	// Blackouts are when no turn begins, whatever the windows say. As at the end of a
+	// window, a turn begins only if expectedDuration fits in before a blackout. At
+	// most 50.
+	//
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=50
+	Blackouts []Blackout `json:"blackouts,omitempty"`
+	// OnClose is what happens to a turn when the last open window closes, or a blackout
+	// begins.
 	//
 	// +optional
 	// +kubebuilder:default=Finish
@@ -368,7 +377,7 @@ const (
 // MaxTurnsPerDay is the maximum of [RolloutSpec.MaxTurnsPerDay].
 const MaxTurnsPerDay = 48
 
-// OnClose is what happens to turns under way when a window closes.
+// OnClose is what happens to turns under way when a window closes or a blackout begins.
 //
 // +kubebuilder:validation:Enum=Finish;Cancel
 type OnClose string
@@ -425,6 +434,44 @@ type Window struct {
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:XValidation:rule="self != 'Local' && self.matches('^[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*$')",message="expected a name of the IANA time zone database, such as Europe/Berlin or UTC"
 	TimeZone string `json:"timeZone"`
+}
+
+// MaxBlackouts is how many blackouts a policy may have, and MaxBlackoutReason how long the
+// reason of one may be, in characters.
+const (
+	MaxBlackouts      = 50
+	MaxBlackoutReason = 200
+)
+
+// Blackout is a period in which no turn begins, from a day or time to another one.
+//
+// +kubebuilder:validation:XValidation:rule="!(self.start.size() in [10, 16]) || !(self.end.size() in [10, 16]) || (self.start.size() > 10 ? self.start : self.start + 'T00:00') < (self.end.size() > 10 ? self.end : self.end + 'T24:00')",message="not after start; expected the last day of the blackout, or a later time",fieldPath=".end"
+// +kubebuilder:object:generate=true
+type Blackout struct {
+	// Start is the first day, such as 2026-12-20, or the local time in timeZone at which
+	// the blackout begins, such as 2026-12-24T18:00. Of a time that the clock shows
+	// twice, it is the first.
+	//
+	// +kubebuilder:validation:MaxLength=16
+	// +kubebuilder:validation:XValidation:rule="self.matches('^20[0-9][0-9]-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2[0-8]))(T([01][0-9]|2[0-3]):[0-5][0-9])?$|^20([02468][048]|[13579][26])-02-29(T([01][0-9]|2[0-3]):[0-5][0-9])?$')",message="expected a day such as 2026-12-24, or a time such as 2026-12-24T18:00, of the years 2000 to 2099"
+	Start string `json:"start"`
+	// End is the last day, which the blackout includes, or the local time in timeZone at
+	// which the blackout ends. Of a time that the clock shows twice, it is the second.
+	//
+	// +kubebuilder:validation:MaxLength=16
+	// +kubebuilder:validation:XValidation:rule="self.matches('^20[0-9][0-9]-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2[0-8]))(T([01][0-9]|2[0-3]):[0-5][0-9])?$|^20([02468][048]|[13579][26])-02-29(T([01][0-9]|2[0-3]):[0-5][0-9])?$')",message="expected a day such as 2026-12-24, or a time such as 2026-12-24T18:00, of the years 2000 to 2099"
+	End string `json:"end"`
+	// TimeZone is a name of the IANA time zone database.
+	//
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:XValidation:rule="self != 'Local' && self.matches('^[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*$')",message="expected a name of the IANA time zone database, such as Europe/Berlin or UTC"
+	TimeZone string `json:"timeZone"`
+	// Reason is for people: one line of at most 200 characters.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=200
+	// +kubebuilder:validation:XValidation:rule=`!self.matches(r'[\p{C}\x{2028}\x{2029}]')`,message="expected one line of printable characters"
+	Reason string `json:"reason,omitempty"`
 }
 
 // Gate is a query that must return nothing.

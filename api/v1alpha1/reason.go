@@ -97,7 +97,7 @@ const (
 	ReasonHostPaused Reason = "HostPaused"
 	// ReasonObserve: mode = "observe" in the host's file.
 	ReasonObserve Reason = "Observe"
-	// ReasonWindow: no window is open.
+	// ReasonWindow: no window is open, or a blackout holds.
 	ReasonWindow Reason = "Window"
 	// ReasonMinUptime: the host booted less than min_uptime ago.
 	ReasonMinUptime Reason = "MinUptime"
@@ -305,7 +305,7 @@ var reasonDocs = []ReasonDoc{
 	{ReasonLoadBalancerDelay, "the node is cordoned and excluded from load balancers, and they get time to stop sending traffic to it before its first pod is evicted", "nothing; the delay is bounded by drain.loadBalancerDelay of the policy"},
 	{ReasonHostPaused, "paused is set in the host's file", "clear paused in /etc/lockkeeper/lockkeeper.toml and reload"},
 	{ReasonObserve, "the host only observes: mode = \"observe\" in its file", "set mode = \"act\" and reload"},
-	{ReasonWindow, "no window is open", "nothing; see the windows in the host's file or the policy"},
+	{ReasonWindow, "no window is open, or a blackout of the policy holds", "nothing; see the windows in the host's file, or the windows and blackouts of the policy"},
 	{ReasonMinUptime, "the host booted less than min_uptime ago", "nothing; it takes minutes"},
 	{ReasonHeldBack, "a reboot would boot the OS version that is staged, which a policy holds back (holdBack), so the host commits nothing; changes that need no reboot continue", "withdraw the version on the host, or change holdBack in the policy's rule for OSUpdate"},
 	{ReasonOtherManager, "another program works on the node, as a mark on the Node says (docs/other-owners.md), so it gets no turn; or another reboot manager is active on the host, so the host commits nothing: kured, FLUO's agent, locksmithd, Zincati, rebootmgr, unattended-upgrades with Automatic-Reboot, or the owner of /run/update-engine/coordinator.conf", "wait until the named owner is done, and remove a mark that it has left behind; to switch a reboot manager off, use the command that systemctl status lockkeeper names on the host"},

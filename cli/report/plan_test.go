@@ -176,6 +176,17 @@ func TestPlanTexts(t *testing.T) {
 			w.add("n2")
 			return w.foreseen("n1", forecast.Pods{}, "file:/etc/containerd/config.toml", "file:/etc/motd")
 		}},
+		{"plan-blackout.txt", ExitHeld, func(w *world) forecast.Forecast {
+			const more = "rollout: {blackouts: [{start: '2026-11-20T18:00', end: '2026-11-22', timeZone: Europe/Berlin, reason: a launch}]"
+			w.policied(map[string]string{
+				"a": "{nodeSelector: {matchLabels: {pool: web}}, " + more + "}}",
+				"b": "{nodeSelector: {matchLabels: {pool: db}}, " + more + ", onClose: Cancel, windows: [{start: '22:00', duration: 4h, timeZone: UTC}]}}",
+				"c": "{rollout: {blackouts: [{start: '2026-11-22', end: '2026-11-22', timeZone: UTC}]}}",
+			}).add("n1", web)
+			w.add("n2", func(n *corev1.Node) { n.Labels["pool"] = "db" })
+			w.add("n3")
+			return w.foreseen("", forecast.Pods{}, "sentinel:/run/reboot-required")
+		}},
 		{"plan-rules-only.txt", ExitHeld, func(w *world) forecast.Forecast {
 			policies := maps.Clone(webAndDefault)
 			policies["mirrors"] = "{priority: -10, rulesOnly: true, rules: [{source: File, path: /etc/containerd/certs.d, actions: [{type: None}]}, {source: OSUpdate, actions: [{type: None}]}]}"

@@ -336,6 +336,14 @@ func (p *planned) rollout() {
 		then = "; a turn that has not committed by then is backed out"
 	}
 	switch {
+	case r.Blackout != "" && r.Closes == nil && r.Opens != nil:
+		next := ""
+		if r.BlackoutEnds.Before(*r.Opens) {
+			next = "; the next turn may begin " + page.Ago(p.Time, *r.Opens)
+		}
+		p.line("window", "%s ends %s%s", r.Blackout, page.Ago(p.Time, *r.BlackoutEnds), next)
+	case r.Blackout != "" && r.Closes != nil && r.Opens == nil && !r.NeverOpens:
+		p.line("window", "open, closes %s, when %s begins%s", page.Ago(p.Time, *r.Closes), r.Blackout, then)
 	case r.NeverOpens:
 		p.line("window", "no window that fits a turn opens within eight days")
 	case r.Opens != nil:

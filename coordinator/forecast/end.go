@@ -125,9 +125,10 @@ type line struct {
 	// shut is why no node of the policy may begin a turn now, or "".
 	shut string
 	// open reports whether, at the last call of grant, a window was open that a turn
-	// fits in. opens is when the next such window opens; zero: not within eight days.
-	open  bool
-	opens time.Time
+	// fits in, and closes when it closes. opens is when the next such window opens.
+	// See [policy.Calendar.OpenUntil].
+	open          bool
+	closes, opens time.Time
 }
 
 // simulatedNode is a node that is in a turn, or will be.
@@ -270,7 +271,7 @@ func (c *simulation) add(n *turn.Node, l *line, held v1alpha1.Reason) {
 // closed returns why the policy grants no turn now, or "". With acrossWindows, a window
 // that opens later is not a reason.
 func (l *line) closed(now time.Time, acrossWindows bool) string {
-	open, _, next := policy.OpenUntil(l.Windows, now, l.ExpectedDuration)
+	open, _, next := l.OpenUntil(now, l.ExpectedDuration)
 	switch {
 	case len(l.Problems) > 0:
 		return "the policy is invalid"
@@ -282,6 +283,9 @@ func (l *line) closed(now time.Time, acrossWindows bool) string {
 		return "the policy only observes"
 	case !open && next.IsZero():
 		return "no window opens within eight days"
+	case !open && !acrossWindows && l.Blackout(now) != nil:
+		b := l.Blackout(now)
+		return fmt.Sprintf("%s holds until %s UTC", b.Name, b.To.UTC().Format(time.DateTime))
 	case !open && !acrossWindows:
 		return fmt.Sprintf("the next window opens at %s UTC", next.UTC().Format(time.DateTime))
 	}
@@ -338,7 +342,7 @@ func (c *simulation) endTurn(g *simulatedNode) {
 func (c *simulation) grant(now time.Time) (again time.Time) {
 	for i := range c.lines {
 		l := &c.lines[i]
-		l.open, _, l.opens = policy.OpenUntil(l.Windows, now, l.ExpectedDuration)
+		l.open, l.closes, l.opens = l.OpenUntil(now, l.ExpectedDuration)
 	}
 	kept := c.waiting[:0]
 	wait := func(g *simulatedNode, until time.Time) {
@@ -358,7 +362,11 @@ func (c *simulation) grant(now time.Time) (again time.Time) {
 		case !l.open && c.acrossWindows && !l.opens.IsZero():
 			wait(g, l.opens)
 		case !l.open:
-			l.Unknown = cmp.Or(l.Unknown, "its window closes before that")
+			why := "its window closes before that"
+			if b := l.Blackout(l.closes); b != nil {
+				why = b.Name + " begins before that"
+			}
+			l.Unknown = cmp.Or(l.Unknown, why)
 		case l.taken+more > l.figures.Allowed, c.taken+more > c.total, g.ControlPlane && c.controlPlaneBusy():
 			kept = append(kept, g)
 		default:

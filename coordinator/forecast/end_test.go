@@ -131,6 +131,9 @@ func TestEnds(t *testing.T) {
 		{name: "no policy selects them", nodes: nodes(2, wanting), change: func(_ *policy.Policy, s *rollout.Snapshot) { s.Policies = nil }, unknown: "every node that is left is held", left: 2, without: 2},
 		{name: "a gate is closed", nodes: nodes(2, wanting), held: map[string]v1alpha1.Reason{"n1": v1alpha1.ReasonGateClosed}, unknown: "a gate is closed", left: 2, turn: 10 * time.Minute},
 		{name: "no window is open", nodes: nodes(2, wanting), change: window("22:00", time.Hour), unknown: "the next window opens at 2026-11-21 22:00:00 UTC", left: 2},
+		{name: "a blackout holds", nodes: nodes(2, wanting), change: blackout(-time.Hour, 50*time.Hour), unknown: "blackout from noon holds until 2026-11-23 14:00:00 UTC", left: 2},
+		{name: "a blackout begins when all have had their turns", nodes: nodes(3, wanting), change: blackout(32*time.Minute, time.Hour), after: 32 * time.Minute, left: 3, turn: 10 * time.Minute},
+		{name: "a blackout begins too early", nodes: nodes(3, wanting), change: blackout(31*time.Minute, time.Hour), unknown: "blackout from noon begins before that", left: 3, turn: 10 * time.Minute},
 		{name: "the window is long enough", nodes: nodes(3, wanting), change: window("11:45", 50*time.Minute), after: 32 * time.Minute, left: 3, turn: 10 * time.Minute},
 		{name: "the window is too short", nodes: nodes(3, wanting), change: window("11:45", 40*time.Minute), unknown: "its window closes before that", left: 3, turn: 10 * time.Minute},
 		{name: "one control-plane node at a time", nodes: nodes(2, func(name string) turn.Node { n := wanting(name); n.ControlPlane = true; return n }),
@@ -206,6 +209,13 @@ func TestEndsOfSeveralPolicies(t *testing.T) {
 		if fleet, _ := Ends(s, &out, tc.held); fleet != tc.want {
 			t.Errorf("%s: %+v\nexpected %+v", tc.name, fleet, tc.want)
 		}
+	}
+}
+
+// blackout gives the policy one blackout, which begins and ends so long after noon.
+func blackout(from, to time.Duration) func(*policy.Policy, *rollout.Snapshot) {
+	return func(p *policy.Policy, _ *rollout.Snapshot) {
+		p.Blackouts = []policy.Blackout{{From: noon.Add(from), To: noon.Add(to), Name: "blackout from noon"}}
 	}
 }
 

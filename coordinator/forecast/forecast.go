@@ -145,13 +145,17 @@ type Rollout struct {
 	// Unavailable is how many of the policy's nodes are unavailable.
 	Unavailable int `json:"unavailable"`
 	// Opens is when the next window opens in which a turn fits. It is missing if such a window is
-	// open now, or if the policy has no windows.
+	// open now, or if the policy has no windows and no blackout holds.
 	Opens *time.Time `json:"opens,omitempty"`
 	// Closes is when the window closes that is open now. It is missing if no window is open.
 	Closes *time.Time `json:"closes,omitempty"`
+	// Blackout names the blackout that holds now or, if a window is open, that closes it.
+	Blackout string `json:"blackout,omitempty"`
+	// BlackoutEnds is when that blackout ends.
+	BlackoutEnds *time.Time `json:"blackoutEnds,omitempty"`
 	// NeverOpens is true if no window in which a turn fits opens within eight days.
 	NeverOpens bool `json:"neverOpens,omitempty"`
-	// OnClose is Cancel if turns are backed out when the window closes. Otherwise it is missing.
+	// OnClose is Cancel if turns are backed out when the window closes, or a blackout begins. Otherwise it is missing.
 	OnClose v1alpha1.OnClose `json:"onClose,omitempty"`
 	// Gates lists the names of the policy's gates. Only the coordinator checks them.
 	Gates []string `json:"gates,omitempty"`

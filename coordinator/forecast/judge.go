@@ -218,10 +218,13 @@ func (s *subject) describeTurn(now time.Time, out *rollout.Outcome, gated map[st
 		}
 	}
 	skips := slices.ContainsFunc(s.Changes, func(c Change) bool { return c.Request != nil && c.Request.Now })
-	if len(p.Windows) > 0 && !skips {
-		open, until, next := policy.OpenUntil(p.Windows, now, p.ExpectedDuration)
+	if len(p.Windows)+len(p.Blackouts) > 0 && !skips {
+		open, until, next := p.OpenUntil(now, p.ExpectedDuration)
 		if !until.IsZero() {
 			r.Closes = new(until.UTC())
+		}
+		if b := cmp.Or(p.Blackout(now), p.Blackout(until)); b != nil {
+			r.Blackout, r.BlackoutEnds = b.Name, new(b.To.UTC())
 		}
 		switch {
 		case open:

@@ -282,7 +282,7 @@ func calm(c *cluster) {
 		c.policies[builtIn] = newPolicy(builtIn, 0, nil)
 	}
 	for name, p := range c.policies {
-		p.Paused, p.Observe, p.Problems, p.Windows, p.Gates, p.MaxUnavailableTotal = false, false, nil, nil, nil, nil
+		p.Paused, p.Observe, p.Problems, p.Windows, p.Blackouts, p.Gates, p.MaxUnavailableTotal = false, false, nil, nil, nil, nil, nil
 		c.policies[name] = p
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.hosts)) {

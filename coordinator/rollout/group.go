@@ -41,7 +41,7 @@ type group struct {
 	held   v1alpha1.Reason
 	detail string
 	takers string // see slotsText
-	// shut is set if no window is open; valid if shutAsked is set.
+	// shut is set if no window is open, or a blackout holds; valid if shutAsked is set.
 	shutAsked, shut bool
 }
 
@@ -249,26 +249,37 @@ func (d *decision) groupHold(g *group) (v1alpha1.Reason, string) {
 	return g.held, g.detail
 }
 
-// closedWindow returns why the policy's windows let no turn begin now, and when one may
-// begin, or "".
+// closedWindow returns why the policy's windows and blackouts let no turn begin now, and when
+// one may begin, or "".
 func (d *decision) closedWindow(g *group) string {
 	need := g.p.ExpectedDuration
-	open, until, next := policy.OpenUntil(g.p.Windows, d.Now, need)
+	open, until, next := g.p.OpenUntil(d.Now, need)
 	if open {
 		if !until.IsZero() {
 			d.wake(until.Add(tick - need))
 		}
 		return ""
 	}
-	text := "no window is open"
-	if !until.IsZero() {
-		text = fmt.Sprintf("the window closes at %s, and a turn takes %v", moment(d.Now, until), need)
+	text, opens := "no window is open", "the next opens at "
+	switch b := g.p.Blackout(d.Now); {
+	case b != nil:
+		text, opens = b.Name+" holds until "+moment(d.Now, b.To), "the next turn may begin at "
+		if next.Equal(b.To) {
+			d.wake(next)
+			return text
+		}
+	case !until.IsZero():
+		text = "the window closes"
+		if b := g.p.Blackout(until); b != nil {
+			text, opens = b.Name+" begins", "the next turn may begin at "
+		}
+		text += fmt.Sprintf(" at %s, and a turn takes %v", moment(d.Now, until), need)
 	}
 	if next.IsZero() {
 		return text + "; none that is long enough opens within eight days"
 	}
 	d.wake(next)
-	return text + "; the next opens at " + moment(d.Now, next)
+	return text + "; " + opens + moment(d.Now, next)
 }
 
 // tick is added to the last moment at which a turn fits into a window, to get the first
@@ -285,8 +296,8 @@ func moment(now, t time.Time) string {
 }
 
 // closing reports whether the turn is to be cancelled because its policy's window has
-// closed. A policy that was deleted or became invalid has no windows, so it cancels
-// nothing.
+// closed, or a blackout has begun. A policy that was deleted or became invalid has neither,
+// so it cancels nothing.
 func (d *decision) closing(n *turn.Node) bool {
 	if n.Grant.Terms.OnClose != v1alpha1.OnCloseCancel || requestedNow(n) && n.Grant.Request != nil && n.Grant.Request.Now {
 		return false
@@ -296,7 +307,7 @@ func (d *decision) closing(n *turn.Node) bool {
 		return false
 	}
 	if !g.shutAsked {
-		open, until, _ := policy.OpenUntil(g.p.Windows, d.Now, 0)
+		open, until, _ := g.p.OpenUntil(d.Now, 0)
 		g.shutAsked, g.shut = true, !open
 		if open {
 			d.wake(until)

@@ -158,7 +158,7 @@ func (w twin) shut(n *turn.Node) bool {
 	}
 	for _, p := range w.Policies {
 		if p.Name == n.Grant.Policy && !p.RulesOnly {
-			return len(p.Problems) == 0 && !fits(p.Windows, w.Now, time.Minute)
+			return len(p.Problems) == 0 && !fits(&p, w.Now, time.Minute)
 		}
 	}
 	return false

@@ -26,6 +26,16 @@ func newPolicy(name string, priority int32, labels map[string]string) policy.Pol
 	return policy.Compile(obj, time.LoadLocation)
 }
 
+// clock returns a time of the day on which the tests play.
+func clock(text string) time.Time {
+	t, err := time.Parse("15:04", text)
+	if err != nil {
+		panic(err)
+	}
+	year, month, day := atNoon.Date()
+	return time.Date(year, month, day, t.Hour(), t.Minute(), 0, 0, time.UTC)
+}
+
 // daily is a window in UTC, "11:00+2h"; on all days, or those named:
 // "11:00+2h+Fri".
 func daily(text string) (policy.Window, error) {
@@ -135,6 +145,12 @@ func (c *cluster) setting(p *policy.Policy, key, value string) (err error) {
 			p.Windows = make([]policy.Window, 1)
 			p.Windows[0], err = daily(value)
 		}
+	case "blackout": // of the same day: 11:30-13:00
+		p.Blackouts = nil
+		if value != "none" {
+			from, to, _ := strings.Cut(value, "-")
+			p.Blackouts = []policy.Blackout{{From: clock(from), To: clock(to), Name: `blackout "race"`}}
+		}
 	case "close":
 		t.OnClose = v1alpha1.OnClose(value)
 	case "gate":
@@ -236,7 +252,7 @@ func (c *cluster) promiseGrant(v rollout.Verdict) {
 		c.breaks("policy: %s is granted a turn under an invalid policy", n.Name)
 	case p.Paused || p.Observe:
 		c.breaks("policy: %s is granted a turn by %s, paused %t, observing %t", n.Name, p.Name, p.Paused, p.Observe)
-	case !fits(p.Windows, c.now, p.ExpectedDuration):
+	case !fits(p, c.now, p.ExpectedDuration):
 		c.breaks("window: %s is granted a turn outside of the windows of %s", n.Name, p.Name)
 	case w.gated(p):
 		c.breaks("gate: %s is granted a turn through a closed gate", n.Name)

@@ -51,7 +51,7 @@ func (c *cluster) promiseMove(before turn.Node, v rollout.Verdict) {
 	}
 	if m.Reason == v1alpha1.ReasonWindow && m.From != m.To {
 		p, known := c.policies[before.Grant.Policy]
-		if !known || len(p.Problems) > 0 || before.Grant.Terms.OnClose != v1alpha1.OnCloseCancel || fits(p.Windows, c.now, time.Minute) {
+		if !known || len(p.Problems) > 0 || before.Grant.Terms.OnClose != v1alpha1.OnCloseCancel || fits(&p, c.now, time.Minute) {
 			c.breaks("window: %s is called off by %+v, known %t, as its windows close", v.Node, p, known)
 		}
 	}

@@ -120,6 +120,13 @@ func randomPolicy(d *dice, name string, nr int) policy.Policy {
 		}
 		p.ExpectedDuration = one(d, 15*time.Minute, 5*time.Minute, 61*time.Minute)
 	}
+	if d.oneIn(16) {
+		// It holds; it is just over; it just begins; it begins before a turn would end; it is later.
+		for range 1 + d.pick(2) {
+			times := strings.Split(one(d, "11:00-13:00", "11:00-12:00", "12:00-12:01", "12:10-12:30", "15:00-16:00", "10:00-23:00"), "-")
+			p.Blackouts = append(p.Blackouts, policy.Blackout{From: clock(times[0]), To: clock(times[1]), Name: "blackout"})
+		}
+	}
 	if d.oneIn(8) {
 		p.Gates = []v1alpha1.Gate{{Name: "replicas", Query: "up == 0"}, {Name: "errors", Query: "errors > 1"}}[:1+d.pick(2)]
 	}

@@ -38,7 +38,7 @@ func describeRequest(m *rollout.Move) string {
 // hurried: an admin asked for a reboot that does not wait, and the host says that this is among its changes. What it skips is
 // "policy windows, blackouts, gates and settle", and "never stop, pause, host vetoes, maxFailed, budget or the control-plane rule".
 func hurried(n *turn.Node) bool {
-	if n.Request == nil || !n.Request.Now || n.Host == nil {
+	if n.Request == nil || !n.Request.Now || !speaks(n) {
 		return false
 	}
 	return slices.Contains(n.Host.Changes, requested)

@@ -117,9 +117,15 @@ func (w twin) readTotal() int {
 	return least
 }
 
-// fits reports whether a window is open in each minute of the time needed.
-func fits(windows []policy.Window, now time.Time, need time.Duration) bool {
+// fits reports whether a window is open, and no blackout holds, in each minute of the time needed.
+func fits(p *policy.Policy, now time.Time, need time.Duration) bool {
+	windows := p.Windows
 	in := func(t time.Time) bool {
+		for _, b := range p.Blackouts {
+			if !t.Before(b.From) && t.Before(b.To) {
+				return false
+			}
+		}
 		for _, w := range windows {
 			for _, ago := range []int{0, 1} { // it opened today, or yesterday
 				day := t.In(w.Zone).AddDate(0, 0, -ago)
@@ -394,7 +400,7 @@ func (w twin) endedToday(n *turn.Node) time.Time {
 
 // begins reports whether the policy lets anything begin.
 func (w twin) begins(p *policy.Policy) bool {
-	return !p.Paused && w.failedIn(p) <= p.MaxFailed && w.settled(p) && !w.gated(p) && fits(p.Windows, w.Now, p.ExpectedDuration)
+	return !p.Paused && w.failedIn(p) <= p.MaxFailed && w.settled(p) && !w.gated(p) && fits(p, w.Now, p.ExpectedDuration)
 }
 
 // granted names the nodes that get their turn, in order, and those that would

@@ -85,7 +85,8 @@ func WindowsAt(windows []policy.Window, now time.Time, committed bool) Windows {
 	if committed {
 		need = 0
 	}
-	if open, until, _ := policy.OpenUntil(windows, now, need); open {
+	own := policy.Calendar{Windows: windows}
+	if open, until, _ := own.OpenUntil(now, need); open {
 		if until.IsZero() {
 			return Windows{} // one opens when the other closes, all week
 		}
@@ -95,7 +96,7 @@ func WindowsAt(windows []policy.Window, now time.Time, committed bool) Windows {
 	var opens time.Time
 	var zone *time.Location
 	for i := range windows {
-		_, _, next := policy.OpenUntil(windows[i:i+1], now, need)
+		_, _, next := policy.Calendar{Windows: windows[i : i+1]}.OpenUntil(now, need)
 		if !next.IsZero() && (opens.IsZero() || next.Before(opens)) {
 			opens, zone = next, windows[i].Zone
 		}

@@ -46,6 +46,9 @@ var accepted = map[string]string{
 	"short timeouts":     `timeouts: {seen: 1s, hostHooks: 1s, rebooting: 1s, applying: 1s, uncordoning: 1s}`,
 	"a limit of Block":   `drain: {block: [{namespace: jobs}], blockTimeout: 1m, onBlockTimeout: Evict}`,
 	"a limit that holds": `drain: {block: [{namespace: jobs}], blockTimeout: 168h}`,
+	"blackouts": `rollout: {blackouts: [{start: "2026-12-20", end: "2027-01-03", timeZone: Europe/Berlin, reason: "Über die Feiertage"}, {start: "2028-02-29", end: "2028-02-29", timeZone: UTC}, ` +
+		`{start: "2026-12-24T18:00", end: "2026-12-24T18:01", timeZone: America/Argentina/Buenos_Aires}, {start: "2026-12-24T23:59", end: "2026-12-24", timeZone: Etc/GMT+5}, ` +
+		`{start: "2000-01-01", end: "2099-12-31T23:59", timeZone: UTC, reason: ""}]}`,
 }
 
 // typed reads what the API server keeps as the coordinator does.
@@ -74,7 +77,8 @@ func TestAccepted(t *testing.T) {
 func TestOnlyCompileKnows(t *testing.T) {
 	for spec, want := range map[string]string{
 		// Which zones there are, the time zone database of the coordinator says.
-		window("02:00", "4h", "Europe/Atlantis"): "spec.rollout.windows[0].timeZone",
+		window("02:00", "4h", "Europe/Atlantis"):                    "spec.rollout.windows[0].timeZone",
+		blackout("2026-12-20", "2027-01-03", "Europe/Atlantis", ""): "spec.rollout.blackouts[0].timeZone",
 		// No rule covers the selectors of pods.
 		`drain: {skip: [{selector: {matchExpressions: [{key: app, operator: In}]}}]}`:               "spec.drain.skip[0].selector",
 		`drain: {block: [{selector: {matchExpressions: [{key: app, operator: Is, values: [a]}]}}]}`: "spec.drain.block[0].selector",

@@ -29,6 +29,7 @@ const (
 	limits       = `expected a number of 1 to 10000, or a percentage of "1%" to "100%"`
 	wantPath     = "expected an absolute and clean path such as /etc/containerd: no //, no . or .. between slashes, no / at its end"
 	wantUnit     = "expected a unit's full name such as containerd.service; of a template, an instance"
+	wantDay      = "expected a day such as 2026-12-24, or a time such as 2026-12-24T18:00, of the years 2000 to 2099"
 	wantHook     = "expected the part of an annotation key after the slash: letters, digits, _ . and -, with a letter or digit at both ends"
 	wantSelector = "expected matchExpressions with the operator In or NotIn and values, or Exists or DoesNotExist and none"
 	labelled     = "expected a DNS label: lower-case letters, digits and -, with a letter or digit at both ends"
@@ -52,6 +53,11 @@ func restart(name string) string {
 // window is one window.
 func window(start, duration, zone string) string {
 	return fmt.Sprintf(`rollout: {windows: [{start: %q, duration: %q, timeZone: %q}]}`, start, duration, zone)
+}
+
+// blackout is one blackout.
+func blackout(start, end, zone, reason string) string {
+	return fmt.Sprintf(`rollout: {blackouts: [{start: %q, end: %q, timeZone: %q, reason: %q}]}`, start, end, zone, reason)
 }
 
 // hook is a hook of a stage. It says all: the API server's defaults are not in Compile's copy of a list.
@@ -154,6 +160,24 @@ var refusals = slices.Concat([]refused{
 	{spec: window("02:00", "4h", "/UTC"), field: "spec.rollout.windows[0].timeZone", says: "expected a name of the IANA time zone database"},
 	{spec: window("02:00", "4h", strings.Repeat("Z", 65)), field: "spec.rollout.windows[0].timeZone", says: "Too long: may not be more than 64 bytes"},
 	{spec: `rollout: {windows: ` + many(33, `{start: "02:00", duration: 4h, timeZone: UTC}`) + `}`, field: "spec.rollout.windows", says: "must have at most 32 items", alone: policyBound},
+	{spec: blackout("2026-02-29", "2027-01-03", "UTC", ""), field: "spec.rollout.blackouts[0].start", says: wantDay},
+	{spec: blackout("2026-11-31", "2027-01-03", "UTC", ""), field: "spec.rollout.blackouts[0].start", says: wantDay},
+	{spec: blackout("26-12-20", "2027-01-03", "UTC", ""), field: "spec.rollout.blackouts[0].start", says: wantDay},
+	{spec: blackout("", "2027-01-03", "UTC", ""), field: "spec.rollout.blackouts[0].start", says: wantDay},
+	{spec: blackout("2026-12-20", "2127-01-03", "UTC", ""), field: "spec.rollout.blackouts[0].end", says: wantDay},
+	{spec: blackout("2026-12-20", "2027-01-03 18:00", "UTC", ""), field: "spec.rollout.blackouts[0].end", says: wantDay},
+	{spec: blackout("2026-12-20", "2027-01-03T24:00", "UTC", ""), field: "spec.rollout.blackouts[0].end", says: wantDay},
+	{spec: blackout("2026-12-20", "2027-01-03T18:00:00", "UTC", ""), field: "spec.rollout.blackouts[0].end", says: "Too long: may not be more than 16 bytes"},
+	{spec: blackout("2026-12-20", "2026-12-19", "UTC", ""), field: "spec.rollout.blackouts[0].end", says: "not after start; expected the last day of the blackout, or a later time"},
+	{spec: blackout("2026-12-20", "2026-12-20T00:00", "UTC", ""), field: "spec.rollout.blackouts[0].end", says: "not after start"},
+	{spec: blackout("2026-12-20T18:00", "2026-12-20T18:00", "UTC", ""), field: "spec.rollout.blackouts[0].end", says: "not after start"},
+	{spec: blackout("2026-12-20", "2027-01-03", "", ""), field: "spec.rollout.blackouts[0].timeZone", says: "expected a name of the IANA time zone database, such as Europe/Berlin or UTC"},
+	{spec: blackout("2026-12-20", "2027-01-03", "Local", ""), field: "spec.rollout.blackouts[0].timeZone", says: "expected a name of the IANA time zone database"},
+	{spec: blackout("2026-12-20", "2027-01-03", strings.Repeat("Z", 65), ""), field: "spec.rollout.blackouts[0].timeZone", says: "Too long: may not be more than 64 bytes"},
+	{spec: blackout("2026-12-20", "2027-01-03", "UTC", "two\nlines"), field: "spec.rollout.blackouts[0].reason", says: "expected one line of printable characters"},
+	{spec: blackout("2026-12-20", "2027-01-03", "UTC", "\u202eback"), field: "spec.rollout.blackouts[0].reason", says: "expected one line of printable characters"},
+	{spec: blackout("2026-12-20", "2027-01-03", "UTC", strings.Repeat("ä", 201)), field: "spec.rollout.blackouts[0].reason", says: "Too long: may not be more than 200 bytes"},
+	{spec: `rollout: {blackouts: ` + many(51, `{start: "2026-12-20", end: "2027-01-03", timeZone: UTC}`) + `}`, field: "spec.rollout.blackouts", says: "must have at most 50 items"},
 	{spec: `rollout: {gates: [{name: No Alerts, query: up}]}`, field: "spec.rollout.gates[0].name", says: labelled},
 	{spec: `rollout: {gates: [{name: ` + strings.Repeat("g", 64) + `, query: up}]}`, field: "spec.rollout.gates[0].name", says: "Too long: may not be more than 63 bytes"},
 	{spec: `rollout: {gates: [{name: alerts, query: " "}]}`, field: "spec.rollout.gates[0].query", says: "empty; expected a query of Prometheus that returns nothing while turns may begin"},
@@ -263,7 +287,7 @@ func rulesOnlyRefusals() (all []refused) {
 		{"mode", "Observe"},
 		{"paused", "true"},
 		{"rollout", `{maxUnavailable: 2} {maxUnavailable: "1%"} {maxUnavailableTotal: 1} {maxFailed: 1} {order: [Name]} {order: []} {maxTurnsPerDay: 5} {settle: 0s} ` +
-			`{backoff: 2m} {backoffMax: 2h} {expectedDuration: 16m} {windows: [{start: "02:00", duration: 4h, timeZone: UTC}]} {onClose: Cancel} {gates: [{name: a, query: up}]}`},
+			`{backoff: 2m} {backoffMax: 2h} {expectedDuration: 16m} {windows: [{start: "02:00", duration: 4h, timeZone: UTC}]} {blackouts: [{start: "2026-12-20", end: "2027-01-03", timeZone: UTC}]} {onClose: Cancel} {gates: [{name: a, query: up}]}`},
 		{"hooks", `{beforeDrain: [{name: a, timeout: 30m, onTimeout: Abort}]} {beforeReboot: [{name: a, timeout: 30m, onTimeout: Abort}]} ` +
 			`{beforeUncordon: [{name: a, timeout: 30m, onTimeout: Wait}]} {waitForVolumeDetach: true}`},
 		{"drain", `{timeout: 2h} {onTimeout: Force} {skip: [{namespace: a}]} {block: [{namespace: a}]} {unmanaged: Block} {emptyDir: Skip} {blockTimeout: 1h} ` +

@@ -106,7 +106,7 @@ func (s *sim) granted(h *host) {
 		return // count reports this
 	}
 	p := &s.Policies[h.rank]
-	if open, _, _ := policy.OpenUntil(p.Windows, s.now, p.ExpectedDuration); !open {
+	if open, _, _ := p.OpenUntil(s.now, p.ExpectedDuration); !open {
 		s.breaks("%s is granted a turn outside of the windows of policy %s", h.node.Name, p.Name)
 	}
 	for _, g := range p.Gates {
