@@ -242,6 +242,7 @@ func patchOf(n *turn.Node, v *rollout.Verdict) kube.Patch {
 		p.Annotations[v1alpha1.AnnotationTurn] = nil
 		p.Annotations[v1alpha1.AnnotationGrant] = nil
 		p.Annotations[v1alpha1.AnnotationLast] = nil
+		p.Annotations[v1alpha1.AnnotationRuns] = nil
 		p.Annotations[v1alpha1.AnnotationExpired] = nil
 		labels, annotations := v1alpha1.ReleasedKeys()
 		for _, key := range labels {
@@ -261,6 +262,9 @@ func patchOf(n *turn.Node, v *rollout.Verdict) kube.Patch {
 		}
 		p.Annotations[v1alpha1.AnnotationTurn] = &g.Turn
 		p.Annotations[v1alpha1.AnnotationGrant] = new(v1alpha1.FormatRecord(&g))
+	}
+	if m.Runs != nil {
+		p.Annotations[v1alpha1.AnnotationRuns] = new(v1alpha1.FormatRecord(m.Runs))
 	}
 	if m.Last != nil {
 		p.Annotations[v1alpha1.AnnotationLast] = new(v1alpha1.FormatRecord(m.Last))

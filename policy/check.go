@@ -17,6 +17,7 @@ import (
 const (
 	day         = 24 * time.Hour
 	longestWait = 7 * day
+	longestSoak = 30 * day
 
 	shortestWindow = 10 * time.Minute
 )
@@ -154,6 +155,33 @@ func (c *compiler) checkGates(gates []v1alpha1.Gate) {
 			c.wrong(field+".query", "empty, expected a query of Prometheus that returns nothing while turns may begin")
 		}
 	}
+}
+
+// after checks the policies for which the policy of the given name waits. Whether these
+// wait for each other depends on all policies, so only the coordinator can say.
+func (c *compiler) after(name string, specs []v1alpha1.AfterPolicy) []After {
+	const list = "spec.rollout.after"
+	if len(specs) > v1alpha1.MaxAfter {
+		c.wrong(list, "%d policies, expected at most %d", len(specs), v1alpha1.MaxAfter)
+		return nil
+	}
+	var all []After
+	for i, a := range specs {
+		field := list + "[" + strconv.Itoa(i) + "]"
+		switch {
+		case len(validation.IsDNS1123Subdomain(a.Policy)) > 0:
+			c.wrong(field+".policy", "%q, expected the name of a policy: lower-case letters, digits, - and .", a.Policy)
+		case a.Policy == name:
+			c.wrong(field+".policy", "%q waits for itself, expected the name of another policy", a.Policy)
+		case slices.ContainsFunc(all, func(other After) bool { return other.Policy == a.Policy }):
+			c.wrong(field+".policy", "%q is in the list already, expected each policy once", a.Policy)
+		}
+		if d := a.For.Duration; d < 0 || d > longestSoak {
+			c.wrong(field+".for", "%v, expected 0s to 720h", d)
+		}
+		all = append(all, After{a.Policy, a.For.Duration})
+	}
+	return all
 }
 
 func (c *compiler) checkPodRule(field string, r v1alpha1.PodRule) {

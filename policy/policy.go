@@ -58,10 +58,20 @@ type Policy struct {
 	// Gates must all be open for a turn to begin.
 	Gates []v1alpha1.Gate
 
+	// After are the policies whose nodes run an OS version first.
+	After []After
+
 	// Terms are recorded in the grant of each turn.
 	Terms v1alpha1.Terms
 
 	selector labels.Selector // nil selects every node
+}
+
+// After is a policy whose nodes have to have run an OS version for a time before the nodes
+// of the policy that has it are granted a turn for that version.
+type After struct {
+	Policy string
+	For    time.Duration // 0 to 720h
 }
 
 // Problem is one mistake in a policy.
@@ -106,6 +116,7 @@ func Compile(obj *v1alpha1.DisruptionPolicy, zones Zones) Policy {
 	}
 	c.check(obj.Name, s)
 	p.Windows, p.Blackouts = c.windows(r.Windows), c.blackouts(r.Blackouts)
+	p.After = c.after(obj.Name, r.After)
 	if n := len(v1alpha1.FormatRecord(&p.Terms)); n > maxTerms {
 		// A grant that is too large to be read would be repaired indefinitely.
 		c.wrong("spec", "hooks and drain take %d bytes in the record of each turn, expected at most %d: list fewer of them, or use shorter names", n, maxTerms)

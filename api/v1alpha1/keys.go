@@ -67,6 +67,11 @@ const (
 	// coordinator writes it.
 	AnnotationLast = Prefix + "last"
 
+	// AnnotationRuns is since when the node has run its OS version, a [Runs] as
+	// JSON. Only the coordinator writes it, and only to nodes of policies for which
+	// others wait; see [RolloutSpec.After].
+	AnnotationRuns = Prefix + "runs"
+
 	// AnnotationExpired is the time at which the coordinator last removed a
 	// pause or a detach whose Until had passed, in RFC 3339 with nanoseconds.
 	// The write that removes such an intent has to set it to another value. The
@@ -177,7 +182,7 @@ func ReleasedKeys() (labels, annotations []string) {
 // CoordinatorKeys are the keys that only the coordinator writes.
 func CoordinatorKeys() (labels, annotations []string) {
 	return []string{LabelState, LabelHeld},
-		[]string{AnnotationTurn, AnnotationGrant, AnnotationLast, AnnotationExpired}
+		[]string{AnnotationTurn, AnnotationGrant, AnnotationLast, AnnotationRuns, AnnotationExpired}
 }
 
 // AdminKeys are the intents of admins. A host never writes them; the coordinator
@@ -225,6 +230,7 @@ type Keys struct {
 	Turn   string
 	Grant  *Grant // nil: absent or unreadable
 	Last   *Last
+	Runs   *Runs
 	Mark   bool   // AnnotationCordon is present
 	Cordon Cordon // what it says
 	// Excluded are the values of the exclusions' keys on the Node, by the names of the
@@ -271,6 +277,7 @@ func ReadKeys(labels, annotations map[string]string) Keys {
 	read(&k, annotations, AnnotationAck, &k.Ack, ParseAck)
 	read(&k, annotations, AnnotationGrant, &k.Grant, ParseGrant)
 	read(&k, annotations, AnnotationLast, &k.Last, ParseLast)
+	read(&k, annotations, AnnotationRuns, &k.Runs, ParseRuns)
 	k.readCordon(labels, annotations)
 	read(&k, annotations, AnnotationPaused, &k.Paused, parsePresent(ParseIntent))
 	read(&k, annotations, AnnotationDetached, &k.Detached, parsePresent(ParseIntent))

@@ -33,6 +33,7 @@ import (
 // +kubebuilder:printcolumn:name="Halted",type=string,JSONPath=".status.conditions[?(@.type=='Halted')].status",priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=".metadata.creationTimestamp"
 // +kubebuilder:validation:XValidation:rule="self.spec.priority > -1000 || self.metadata.name == 'lockkeeper-default'",message="expected more than -1000, the priority of lockkeeper-default",fieldPath=".spec.priority"
+// +kubebuilder:validation:XValidation:rule="!has(self.spec.rollout) || !has(self.spec.rollout.after) || self.spec.rollout.after.all(a, a.policy != self.metadata.name)",message="the policy waits for itself; expected the name of another policy",fieldPath=".spec.rollout.after"
 type DisruptionPolicy struct {
 	metav1.TypeMeta `json:",inline"`
 	// +optional
@@ -69,7 +70,7 @@ const (
 //
 // +kubebuilder:validation:XValidation:rule="!self.rulesOnly || self.mode == 'Act'",message="a policy with rulesOnly adds rules and decides nothing else; leave mode out, or leave rulesOnly out",fieldPath=".mode",reason=FieldValueForbidden
 // +kubebuilder:validation:XValidation:rule="!self.rulesOnly || !self.paused",message="a policy with rulesOnly adds rules and decides nothing else; leave paused out, or leave rulesOnly out",fieldPath=".paused",reason=FieldValueForbidden
-// +kubebuilder:validation:XValidation:rule="!self.rulesOnly || self.rollout.maxUnavailable == 1 && !has(self.rollout.maxUnavailableTotal) && self.rollout.maxFailed == 0 && self.rollout.order == ['LastTurn', 'Zone', 'OldestBoot'] && self.rollout.maxTurnsPerDay == 6 && duration(self.rollout.settle) == duration('1m') && duration(self.rollout.backoff) == duration('1m') && duration(self.rollout.backoffMax) == duration('1h') && duration(self.rollout.expectedDuration) == duration('15m') && (!has(self.rollout.windows) || self.rollout.windows.size() == 0) && (!has(self.rollout.blackouts) || self.rollout.blackouts.size() == 0) && self.rollout.onClose == 'Finish' && (!has(self.rollout.gates) || self.rollout.gates.size() == 0)",message="a policy with rulesOnly adds rules and decides nothing else; leave rollout out, or leave rulesOnly out",fieldPath=".rollout",reason=FieldValueForbidden
+// +kubebuilder:validation:XValidation:rule="!self.rulesOnly || self.rollout.maxUnavailable == 1 && !has(self.rollout.maxUnavailableTotal) && self.rollout.maxFailed == 0 && self.rollout.order == ['LastTurn', 'Zone', 'OldestBoot'] && self.rollout.maxTurnsPerDay == 6 && duration(self.rollout.settle) == duration('1m') && duration(self.rollout.backoff) == duration('1m') && duration(self.rollout.backoffMax) == duration('1h') && duration(self.rollout.expectedDuration) == duration('15m') && (!has(self.rollout.windows) || self.rollout.windows.size() == 0) && (!has(self.rollout.blackouts) || self.rollout.blackouts.size() == 0) && self.rollout.onClose == 'Finish' && (!has(self.rollout.gates) || self.rollout.gates.size() == 0) && (!has(self.rollout.after) || self.rollout.after.size() == 0)",message="a policy with rulesOnly adds rules and decides nothing else; leave rollout out, or leave rulesOnly out",fieldPath=".rollout",reason=FieldValueForbidden
 // +kubebuilder:validation:XValidation:rule="!self.rulesOnly || (!has(self.hooks.beforeDrain) || self.hooks.beforeDrain.size() == 0) && (!has(self.hooks.beforeReboot) || self.hooks.beforeReboot.size() == 0) && (!has(self.hooks.beforeUncordon) || self.hooks.beforeUncordon.size() == 0) && !self.hooks.waitForVolumeDetach",message="a policy with rulesOnly adds rules and decides nothing else; leave hooks out, or leave rulesOnly out",fieldPath=".hooks",reason=FieldValueForbidden
 // +kubebuilder:validation:XValidation:rule="!self.rulesOnly || duration(self.drain.timeout) == duration('1h') && self.drain.onTimeout == 'Abort' && (!has(self.drain.skip) || self.drain.skip.size() == 0) && (!has(self.drain.block) || self.drain.block.size() == 0) && self.drain.unmanaged == 'Evict' && self.drain.emptyDir == 'Evict' && !has(self.drain.blockTimeout) && self.drain.onBlockTimeout == 'Hold' && !self.drain.excludeFromLoadBalancers && duration(self.drain.loadBalancerDelay) == duration('30s') && !self.drain.disableScaleDown && !self.drain.excludeFromRemediation",message="a policy with rulesOnly adds rules and decides nothing else; leave drain out, or leave rulesOnly out",fieldPath=".drain",reason=FieldValueForbidden
 // +kubebuilder:validation:XValidation:rule="!self.rulesOnly || duration(self.timeouts.seen) == duration('2m') && duration(self.timeouts.hostHooks) == duration('30m') && duration(self.timeouts.rebooting) == duration('30m') && duration(self.timeouts.applying) == duration('15m') && duration(self.timeouts.uncordoning) == duration('5m')",message="a policy with rulesOnly adds rules and decides nothing else; leave timeouts out, or leave rulesOnly out",fieldPath=".timeouts",reason=FieldValueForbidden
@@ -353,6 +354,36 @@ type RolloutSpec struct {
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=16
 	Gates []Gate `json:"gates,omitempty"`
+	// After are the policies whose nodes come first. A node is granted a turn for an OS
+	// version only when all nodes of each of these policies have run that version for the
+	// given time. At most 8.
+	//
+	// +optional
+	// +listType=map
+	// +listMapKey=policy
+	// +kubebuilder:validation:MaxItems=8
+	After []AfterPolicy `json:"after,omitempty"`
+}
+
+// MaxAfter is the maximum number of [RolloutSpec.After].
+const MaxAfter = 8
+
+// AfterPolicy is a policy whose nodes run an OS version first: the canaries.
+//
+// +kubebuilder:object:generate=true
+type AfterPolicy struct {
+	// Policy is the name of another policy, which must decide about at least one node.
+	//
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$')",message="expected the name of a policy: lower-case letters, digits, - and ."
+	Policy string `json:"policy"`
+	// For is how long each node of that policy must have run the OS version: since it
+	// booted it, was Ready and was in no turn. 0s to 720h.
+	//
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,9})?(h|m|s|ms)){1,4}$') && duration(self) <= duration('720h')",message="expected a duration of 0s to 720h, such as 24h or 1h30m"
+	For metav1.Duration `json:"for"`
 }
 
 // OrderKey is what nodes are put in order by.

@@ -51,6 +51,9 @@ const (
 	// ReasonWouldGrant: the policy only observes; the node's turn would be
 	// now.
 	ReasonWouldGrant Reason = "WouldGrant"
+	// ReasonCanary: the nodes of another policy have not run the OS version for long
+	// enough.
+	ReasonCanary Reason = "Canary"
 	// ReasonGateClosed: a gate of the policy is closed.
 	ReasonGateClosed Reason = "GateClosed"
 )
@@ -146,7 +149,7 @@ func (r Reason) endsOnly() bool {
 // Ends reports whether a turn may end for the reason.
 func (r Reason) Ends() bool {
 	switch r {
-	case ReasonUnmanaged, ReasonDetached, ReasonHostSilent, ReasonOverdue, ReasonHeldBack, ReasonDrainBlocked, ReasonOwnCordonLeft, ReasonWindow, ReasonInvalidGrant:
+	case ReasonUnmanaged, ReasonDetached, ReasonHostSilent, ReasonOverdue, ReasonHeldBack, ReasonDrainBlocked, ReasonOwnCordonLeft, ReasonWindow, ReasonCanary, ReasonInvalidGrant:
 		return true
 	case ReasonUnhealthy: // the turn ends when the host has recovered, or an admin clears it
 		return false
@@ -288,6 +291,7 @@ var reasonDocs = []ReasonDoc{
 	{ReasonNoPolicy, "no policy selects the node", "label the node, or widen a policy's nodeSelector"},
 	{ReasonInvalidPolicy, "the policy that selects the node is invalid", "see the policy's status, which names the field and what to write instead"},
 	{ReasonWouldGrant, "the policy's mode is Observe; the node would be granted a turn now", "set the policy's mode to Act"},
+	{ReasonCanary, "the policy waits until the nodes of another policy have run the OS version for a while (rollout.after)", "nothing while those nodes are on their way; otherwise repair the node that the detail names, or take it out with lockkeeper.dev/managed=false, or change rollout.after"},
 	{ReasonGateClosed, "a gate of the policy is closed", "see which query returns something"},
 	{ReasonStopped, "the emergency stop is set, or the Lease is missing", "`lockkeeper resume --cluster`; if the Lease is missing, apply the manifests"},
 	{ReasonPaused, "an admin has paused the node or its policy", "`lockkeeper resume NODE`, or set paused: false in its policy"},

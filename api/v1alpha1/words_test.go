@@ -338,8 +338,8 @@ func TestKeysAreValidAndOwnedOnce(t *testing.T) {
 			}
 		}
 	}
-	if len(owners) != 19 {
-		t.Errorf("%d keys, expected 19", len(owners))
+	if len(owners) != 20 {
+		t.Errorf("%d keys, expected 20", len(owners))
 	}
 	for k, n := range owners {
 		if n != 1 {
@@ -358,7 +358,7 @@ func FuzzReadKeys(f *testing.F) {
 	f.Fuzz(func(t *testing.T, state, wants, host, ack, grant, intent string) {
 		k := ReadKeys(
 			map[string]string{LabelState: state, LabelWants: wants, LabelManaged: wants},
-			map[string]string{AnnotationHost: host, AnnotationAck: ack, AnnotationGrant: grant, AnnotationLast: grant,
+			map[string]string{AnnotationHost: host, AnnotationAck: ack, AnnotationGrant: grant, AnnotationLast: grant, AnnotationRuns: grant,
 				AnnotationPaused: intent, AnnotationDetached: intent, AnnotationRequest: intent})
 		if k.Paused == nil || k.Detached == nil {
 			t.Error("an intent is not heeded")

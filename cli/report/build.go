@@ -264,7 +264,7 @@ func (n *Node) status(next, settling bool) Status {
 // wait for.
 func (n *Node) needsAttention() bool {
 	switch n.Held {
-	case v1alpha1.ReasonBudget, v1alpha1.ReasonStopped, v1alpha1.ReasonHalted, v1alpha1.ReasonWindow, v1alpha1.ReasonGateClosed, v1alpha1.ReasonWouldGrant:
+	case v1alpha1.ReasonBudget, v1alpha1.ReasonStopped, v1alpha1.ReasonHalted, v1alpha1.ReasonWindow, v1alpha1.ReasonCanary, v1alpha1.ReasonGateClosed, v1alpha1.ReasonWouldGrant:
 		return false
 	}
 	return n.Status == Held

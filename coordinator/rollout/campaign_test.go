@@ -234,7 +234,7 @@ func policyFault(r *rand.Rand, c *cluster) []string {
 		}
 	}
 	args := []string{"policy", name, one("budget=1", "budget=2", "budget=50%", "budget=100%", "total=none", "total=1", "total=50%", "paused=true", "paused=false",
-		"observe=true", "observe=false", "invalid=true", "invalid=false", "window=none", "window=12:00+20m", "close=Cancel", "close=Finish", "gate=none", "gate=replicas",
+		"observe=true", "observe=false", "invalid=true", "invalid=false", "window=none", "window=12:00+20m", "blackout=none", "blackout=12:05-12:25", "after=none", "after=web:0s", "after=web:5m", "after="+builtIn+":2m", "close=Cancel", "close=Finish", "gate=none", "gate=replicas",
 		"drain=Force", "drain=Abort", "detach=true")}
 	if _, known := c.policies[name]; !known {
 		args = append(args, "failed=1", "settle=2s", "draining=5m")
@@ -282,7 +282,7 @@ func calm(c *cluster) {
 		c.policies[builtIn] = newPolicy(builtIn, 0, nil)
 	}
 	for name, p := range c.policies {
-		p.Paused, p.Observe, p.Problems, p.Windows, p.Blackouts, p.Gates, p.MaxUnavailableTotal = false, false, nil, nil, nil, nil, nil
+		p.Paused, p.Observe, p.Problems, p.Windows, p.Blackouts, p.Gates, p.After, p.MaxUnavailableTotal = false, false, nil, nil, nil, nil, nil, nil
 		c.policies[name] = p
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.hosts)) {

@@ -69,6 +69,7 @@ func Decide(s Snapshot) Outcome {
 		}
 	}
 	d.grant(foreign)
+	d.recordRuns()
 
 	d.Figures.Policies = d.policyFigures()
 	out := Outcome{Again: d.again, Slots: d.slots(), Figures: d.Figures, Verdicts: make([]Verdict, 0, len(d.all))}

@@ -208,7 +208,7 @@ func (d *decision) unled(n *turn.Node) time.Duration {
 func (d *decision) replaced(n *turn.Node) {
 	next, _ := turn.Next(n.State, turn.Replaced, n.Plan(), nothingWaits)
 	d.move(n, Move{To: next, On: turn.Replaced, Reason: v1alpha1.ReasonReplaced,
-		Remove: append(hookKeys(n), v1alpha1.AnnotationLast, v1alpha1.AnnotationExpired)})
+		Remove: append(hookKeys(n), v1alpha1.AnnotationLast, v1alpha1.AnnotationRuns, v1alpha1.AnnotationExpired)})
 }
 
 // repair writes a new grant where the one on the Node cannot be read, or is not

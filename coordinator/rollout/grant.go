@@ -51,6 +51,10 @@ func (d *decision) grant(foreign bool) {
 		case d.Unread != "":
 			// An admin may have paused a policy, or reduced a budget.
 			d.hold(n, v1alpha1.ReasonSourceUnreadable, "the coordinator cannot read the policies again: "+d.Unread)
+		case reason != "" && !waits(reason):
+			d.hold(n, reason, detail)
+		case d.canaryHold(n, g) != "":
+			d.hold(n, v1alpha1.ReasonCanary, d.canaryHold(n, g))
 		case reason != "":
 			d.hold(n, reason, detail)
 		case taken[g.rank]+more > g.Allowed:

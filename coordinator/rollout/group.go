@@ -41,6 +41,8 @@ type group struct {
 	held   v1alpha1.Reason
 	detail string
 	takers string // see slotsText
+	// waitsFor holds the texts of [decision.waitsFor], by OS version.
+	waitsFor map[string]string
 	// shut is set if no window is open, or a blackout holds; valid if shutAsked is set.
 	shutAsked, shut bool
 }

@@ -48,6 +48,9 @@ func (d *decision) inTurn(n *turn.Node) {
 	if !committed && d.closing(n) && d.advance(n, turn.Vanished, v1alpha1.ResultCancelled, v1alpha1.ReasonWindow) {
 		return
 	}
+	if !committed && d.outruns(n) && d.advance(n, turn.Vanished, v1alpha1.ResultCancelled, v1alpha1.ReasonCanary) {
+		return
+	}
 	missing, abort := d.missing(n)
 	switch {
 	case d.silent(n):
@@ -236,6 +239,20 @@ func vanished(n *turn.Node) v1alpha1.Reason {
 		return v1alpha1.ReasonPlanChanged
 	}
 	return ""
+}
+
+// outruns reports whether the turn would boot an OS version that it was not granted for, and
+// that the canaries of the node's policy have not run for long enough: the host has staged it
+// since. A version that the turn was granted for is not judged again.
+func (d *decision) outruns(n *turn.Node) bool {
+	e := d.at[n.Name]
+	if e.group == nil || e.match.Reason != "" || !n.HostReported() || slices.ContainsFunc(n.Host.Changes, func(c v1alpha1.Change) bool {
+		// An engine that restarts forgets the version, and so does the host's next process.
+		return c.Source == v1alpha1.SourceOSUpdate && (slices.ContainsFunc(n.Grant.Changes, c.Same) || c.Version == "" && v1alpha1.Has(n.Grant.Changes, c.Source))
+	}) {
+		return false
+	}
+	return d.canaryHold(n, e.group) != ""
 }
 
 // silent reports whether the host has not reported anything about this turn in time, and

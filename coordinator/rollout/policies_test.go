@@ -151,6 +151,13 @@ func (c *cluster) setting(p *policy.Policy, key, value string) (err error) {
 			from, to, _ := strings.Cut(value, "-")
 			p.Blackouts = []policy.Blackout{{From: clock(from), To: clock(to), Name: `blackout "race"`}}
 		}
+	case "after": // web:1h
+		p.After = nil
+		if value != "none" {
+			name, long, _ := strings.Cut(value, ":")
+			p.After = []policy.After{{Policy: name}}
+			p.After[0].For, err = time.ParseDuration(long)
+		}
 	case "close":
 		t.OnClose = v1alpha1.OnClose(value)
 	case "gate":
@@ -259,6 +266,9 @@ func (c *cluster) promiseGrant(v rollout.Verdict) {
 	case n.Grant == nil || n.Grant.Policy != p.Name:
 		c.breaks("policy: %s decides about %s, and its grant is %+v", p.Name, n.Name, n.Grant)
 	}
+	if why := c.unproven(w, &n, p); why != "" {
+		c.breaks("canary: %s is granted a turn by %s, %s", n.Name, p.Name, why)
+	}
 	if gone, most := len(w.countedIn(p)), w.allowed(p); gone > most {
 		c.breaks("budget: %s is granted a turn, then %d of %s are unavailable, %d allowed", n.Name, gone, p.Name, most)
 	}
@@ -307,4 +317,26 @@ func (c *cluster) promiseBudget(who string) {
 // disturbs reports whether the node is disturbed by us: marked, or committed.
 func disturbs(n *turn.Node) bool {
 	return n.Mark || n.Committed() && !n.HasReport(v1alpha1.ReportRefused)
+}
+
+// unproven returns which machine has not run the version that is staged on the node for as long as the node's policy wants,
+// or "". It asks the machines, not their records.
+func (c *cluster) unproven(w twin, n *turn.Node, p *policy.Policy) string {
+	version := c.hosts[n.Name].pending
+	for _, after := range p.After {
+		some := version == "" || !v1alpha1.Has(n.Host.Changes, v1alpha1.SourceOSUpdate)
+		for _, name := range c.names() {
+			o, h := c.fact(name), c.hosts[name]
+			if first := w.decides(&o); some && version == "" || first == nil || first.Name != after.Policy || said(o.Managed, false) || o.Detached != nil || !h.managed {
+				continue
+			}
+			if some = true; !h.up || h.version != version || c.now.Sub(h.bootAt) < after.For {
+				return fmt.Sprintf("%s runs %s since %s, up %t", name, h.version, h.bootAt.Format(time.TimeOnly), h.up)
+			}
+		}
+		if !some {
+			return "which waits for policy " + after.Policy + " without nodes"
+		}
+	}
+	return ""
 }

@@ -128,6 +128,9 @@ func randomPolicy(d *dice, name string, nr int) policy.Policy {
 		}
 	}
 	if d.oneIn(8) {
+		p.After = append(p.After, policy.After{Policy: fmt.Sprint("p", d.pick(5)), For: one(d, 0, 0, 10*time.Minute, time.Hour)})
+	}
+	if d.oneIn(8) {
 		p.Gates = []v1alpha1.Gate{{Name: "replicas", Query: "up == 0"}, {Name: "errors", Query: "errors > 1"}}[:1+d.pick(2)]
 	}
 	p.Terms.BeforeDrain = randomHooks(d, "lb")
@@ -184,6 +187,13 @@ func randomNode(d *dice, name string, set policy.Set, foreign bool) turn.Node {
 		if n.Wants == v1alpha1.WantsNothing {
 			n.Host.Drains, n.Host.Changes = false, nil
 		}
+	}
+	if n.Host != nil && d.oneIn(2) {
+		n.Host.OSVersion = one(d, "4.2", "4.2", "4.2", "4.3", "")
+		if !d.oneIn(4) {
+			n.Runs = &v1alpha1.Runs{OSVersion: mostly(d, n.Host.OSVersion, "4.0"), BootID: mostly(d, "b1", "b0"), Since: ago(d)}
+		}
+		n.ReadySince = mostly(d, time.Time{}, ago(d))
 	}
 	n.Owner = mostly(d, "", "cluster-autoscaler")
 	n.Deleted = n.Owner != "" && d.oneIn(2)

@@ -275,10 +275,13 @@ func (c *cluster) move(v rollout.Verdict) {
 		n.Annotations[v1alpha1.AnnotationGrant] = v1alpha1.FormatRecord(g)
 	}
 	if m.LetGo {
-		for _, key := range []string{v1alpha1.AnnotationLast, v1alpha1.AnnotationHost, v1alpha1.AnnotationAck} {
+		for _, key := range []string{v1alpha1.AnnotationLast, v1alpha1.AnnotationRuns, v1alpha1.AnnotationHost, v1alpha1.AnnotationAck} {
 			delete(n.Annotations, key)
 		}
 		delete(n.Labels, v1alpha1.LabelWants)
+	}
+	if m.Runs != nil {
+		n.Annotations[v1alpha1.AnnotationRuns] = v1alpha1.FormatRecord(m.Runs)
 	}
 	if m.Last != nil {
 		n.Annotations[v1alpha1.AnnotationLast] = v1alpha1.FormatRecord(m.Last)

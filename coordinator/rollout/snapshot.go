@@ -95,6 +95,8 @@ type Move struct {
 	Grant *v1alpha1.Grant
 	// Last, where not nil, replaces AnnotationLast.
 	Last *v1alpha1.Last
+	// Runs, where not nil, replaces AnnotationRuns.
+	Runs *v1alpha1.Runs
 	// Remove are further annotations to remove.
 	Remove []string
 	// Expired: Remove has intents whose until has passed. The write has to set

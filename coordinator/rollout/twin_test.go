@@ -433,7 +433,7 @@ func (w twin) granted() (chosen, would []string) {
 			}
 		}
 		gone[next.Name], of[next.Name] = true, true
-		if !w.mayBegin(next, p) || len(of) > w.allowed(p) || len(gone) > w.total() || next.ControlPlane && w.quorumAtRisk(next, append(slices.Clone(chosen), would...)) {
+		if !w.mayBegin(next, p) || !w.proven(next, p) || len(of) > w.allowed(p) || len(gone) > w.total() || next.ControlPlane && w.quorumAtRisk(next, append(slices.Clone(chosen), would...)) {
 			continue
 		}
 		if p.Observe {

@@ -149,6 +149,8 @@ var ownKeys = []keyDoc{
 				HostHooks: minutes(30), Uncordoning: minutes(5)}})}},
 	{key: v1alpha1.AnnotationLast, means: "how the last turn ended, and when the turns of the last 24 hours began", values: isJSON, examples: []string{
 		v1alpha1.FormatRecord(v1alpha1.Last{Turn: "t-4rq8w2", Result: v1alpha1.ResultDone, End: exampleTime, Turns: []time.Time{exampleTime}})}},
+	{key: v1alpha1.AnnotationRuns, means: "since when the node has run its OS version in its present boot; only where another policy waits for that (`rollout.after`)", values: isJSON, examples: []string{
+		v1alpha1.FormatRecord(v1alpha1.Runs{OSVersion: "4230.1.0", BootID: "b7e2", Since: exampleTime})}},
 	{key: v1alpha1.AnnotationExpired, means: "when the coordinator last removed a pause or a detach whose `until` had passed", values: "a time in RFC 3339",
 		examples: []string{"2027-01-31T18:00:00.1Z"}},
 }

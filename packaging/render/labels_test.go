@@ -117,6 +117,8 @@ func wrong(key, value string, read v1alpha1.Keys) string {
 		valid = read.Grant != nil
 	case v1alpha1.AnnotationLast:
 		valid = read.Last != nil
+	case v1alpha1.AnnotationRuns:
+		valid = read.Runs != nil
 	case v1alpha1.AnnotationPaused:
 		valid = read.Paused != nil && read.Paused.Reason != "" && !strings.Contains(read.Paused.Reason, "{")
 	case v1alpha1.AnnotationDetached:

@@ -49,6 +49,7 @@ var accepted = map[string]string{
 	"blackouts": `rollout: {blackouts: [{start: "2026-12-20", end: "2027-01-03", timeZone: Europe/Berlin, reason: "Über die Feiertage"}, {start: "2028-02-29", end: "2028-02-29", timeZone: UTC}, ` +
 		`{start: "2026-12-24T18:00", end: "2026-12-24T18:01", timeZone: America/Argentina/Buenos_Aires}, {start: "2026-12-24T23:59", end: "2026-12-24", timeZone: Etc/GMT+5}, ` +
 		`{start: "2000-01-01", end: "2099-12-31T23:59", timeZone: UTC, reason: ""}]}`,
+	"canaries": `rollout: {after: [{policy: canary, for: 24h}, {policy: early.web-1, for: 0s}, {policy: ` + strings.Repeat("c", 253) + `, for: 720h}]}`,
 }
 
 // typed reads what the API server keeps as the coordinator does.

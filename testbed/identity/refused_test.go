@@ -178,6 +178,13 @@ var refusals = slices.Concat([]refused{
 	{spec: blackout("2026-12-20", "2027-01-03", "UTC", "\u202eback"), field: "spec.rollout.blackouts[0].reason", says: "expected one line of printable characters"},
 	{spec: blackout("2026-12-20", "2027-01-03", "UTC", strings.Repeat("ä", 201)), field: "spec.rollout.blackouts[0].reason", says: "Too long: may not be more than 200 bytes"},
 	{spec: `rollout: {blackouts: ` + many(51, `{start: "2026-12-20", end: "2027-01-03", timeZone: UTC}`) + `}`, field: "spec.rollout.blackouts", says: "must have at most 50 items"},
+	{spec: `rollout: {after: [{policy: a-policy, for: 24h}]}`, field: "spec.rollout.after", says: "the policy waits for itself; expected the name of another policy", code: "spec.rollout.after[0].policy"},
+	{spec: `rollout: {after: [{policy: Canary, for: 24h}]}`, field: "spec.rollout.after[0].policy", says: "expected the name of a policy: lower-case letters, digits, - and ."},
+	{spec: `rollout: {after: [{policy: "", for: 24h}]}`, field: "spec.rollout.after[0].policy", says: "expected the name of a policy"},
+	{spec: `rollout: {after: [{policy: canary., for: 24h}]}`, field: "spec.rollout.after[0].policy", says: "expected the name of a policy"},
+	{spec: `rollout: {after: [{policy: ` + strings.Repeat("c", 254) + `, for: 24h}]}`, field: "spec.rollout.after[0].policy", says: "Too long: may not be more than 253 bytes"},
+	{spec: `rollout: {after: [{policy: canary, for: 1h}, {policy: canary, for: 2h}]}`, field: "spec.rollout.after[1]", says: "Duplicate value", code: "spec.rollout.after[1].policy"},
+	{spec: `rollout: {after: ` + many(9, `{policy: p#, for: 1h}`) + `}`, field: "spec.rollout.after", says: "must have at most 8 items"},
 	{spec: `rollout: {gates: [{name: No Alerts, query: up}]}`, field: "spec.rollout.gates[0].name", says: labelled},
 	{spec: `rollout: {gates: [{name: ` + strings.Repeat("g", 64) + `, query: up}]}`, field: "spec.rollout.gates[0].name", says: "Too long: may not be more than 63 bytes"},
 	{spec: `rollout: {gates: [{name: alerts, query: " "}]}`, field: "spec.rollout.gates[0].query", says: "empty; expected a query of Prometheus that returns nothing while turns may begin"},
@@ -257,6 +264,7 @@ func durationRefusals() (all []refused) {
 		{"spec.rollout.backoff", "rollout: {backoff: %s, backoffMax: 24h}", "999ms", "24h0m1s", short},
 		{"spec.rollout.backoffMax", "rollout: {backoff: 1s, backoffMax: %s}", "999ms", "24h0m1s", short},
 		{"spec.rollout.expectedDuration", "rollout: {expectedDuration: %s}", "59s", "24h0m1s", "expected a duration of 1m to 24h, such as 15m or 1h30m"},
+		{"spec.rollout.after[0].for", "rollout: {after: [{policy: canary, for: %s}]}", "-1s", "720h0m1s", "expected a duration of 0s to 720h, such as 24h or 1h30m"},
 		{"spec.rollout.windows[0].duration", `rollout: {expectedDuration: 1m, windows: [{start: "02:00", duration: %s, timeZone: UTC}]}`, "9m59s", "24h0m1s", "expected a duration of 10m to 24h, such as 4h or 90m"},
 		{"spec.drain.loadBalancerDelay", "drain: {loadBalancerDelay: %s}", "-1s", "10m1s", "expected a duration of 0s to 10m, such as 30s or 1m30s"},
 		{"spec.drain.timeout", "drain: {timeout: %s}", "999ms", "168h0m1s", long},
@@ -287,7 +295,7 @@ func rulesOnlyRefusals() (all []refused) {
 		{"mode", "Observe"},
 		{"paused", "true"},
 		{"rollout", `{maxUnavailable: 2} {maxUnavailable: "1%"} {maxUnavailableTotal: 1} {maxFailed: 1} {order: [Name]} {order: []} {maxTurnsPerDay: 5} {settle: 0s} ` +
-			`{backoff: 2m} {backoffMax: 2h} {expectedDuration: 16m} {windows: [{start: "02:00", duration: 4h, timeZone: UTC}]} {blackouts: [{start: "2026-12-20", end: "2027-01-03", timeZone: UTC}]} {onClose: Cancel} {gates: [{name: a, query: up}]}`},
+			`{backoff: 2m} {backoffMax: 2h} {expectedDuration: 16m} {windows: [{start: "02:00", duration: 4h, timeZone: UTC}]} {blackouts: [{start: "2026-12-20", end: "2027-01-03", timeZone: UTC}]} {onClose: Cancel} {gates: [{name: a, query: up}]} {after: [{policy: a, for: 0s}]}`},
 		{"hooks", `{beforeDrain: [{name: a, timeout: 30m, onTimeout: Abort}]} {beforeReboot: [{name: a, timeout: 30m, onTimeout: Abort}]} ` +
 			`{beforeUncordon: [{name: a, timeout: 30m, onTimeout: Wait}]} {waitForVolumeDetach: true}`},
 		{"drain", `{timeout: 2h} {onTimeout: Force} {skip: [{namespace: a}]} {block: [{namespace: a}]} {unmanaged: Block} {emptyDir: Skip} {blockTimeout: 1h} ` +

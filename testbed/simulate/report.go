@@ -146,7 +146,7 @@ func (s *sim) tell(out *rollout.Outcome) {
 		f := &out.Policies[i]
 		now, detail := v1alpha1.ReasonNone, ""
 		for _, r := range []v1alpha1.Reason{
-			v1alpha1.ReasonInvalidPolicy, v1alpha1.ReasonHalted, v1alpha1.ReasonPaused, v1alpha1.ReasonWindow, v1alpha1.ReasonGateClosed, v1alpha1.ReasonWouldGrant,
+			v1alpha1.ReasonInvalidPolicy, v1alpha1.ReasonHalted, v1alpha1.ReasonPaused, v1alpha1.ReasonCanary, v1alpha1.ReasonWindow, v1alpha1.ReasonGateClosed, v1alpha1.ReasonWouldGrant,
 		} {
 			if f.Held[r] > 0 {
 				now, detail = r, f.Details[r]
