@@ -43,6 +43,11 @@ type Options struct {
 	Hooks map[v1alpha1.State]time.Duration
 	// Apply are the actions of a rule for the files of each host's service; nil: no rule.
 	Apply []v1alpha1.Action
+	// Canary is how long n1, which then has a policy of its own, has to run an OS version before the other hosts may get it; 0: all hosts
+	// have one policy, and wait for no other.
+	Canary time.Duration
+	// Blackout is a time in which no policy grants a turn, from the start of the fleet on; zero: none.
+	Blackout span
 	// Config is added to each host's lockkeeper.toml.
 	Config string
 	// Lag is the longest delay that the run's own faults may cause; see [referee.Options].
@@ -56,6 +61,9 @@ type Options struct {
 // spec returns the spec of the fleet's policy.
 func (o *Options) spec() v1alpha1.DisruptionPolicySpec {
 	spec := policy.Defaults()
+	if o.Blackout != (span{}) {
+		spec.Rollout.Blackouts = []v1alpha1.Blackout{o.blackout()}
+	}
 	if o.Policy != nil {
 		o.Policy(&spec)
 	}
@@ -78,6 +86,7 @@ type Fleet struct {
 	dir   string
 	began time.Time
 	hosts []*Machine
+	ahead canary
 
 	ctx   context.Context
 	end   context.CancelFunc
@@ -240,6 +249,9 @@ func (f *Fleet) createPolicy() {
 	f.must(err)
 	p := &v1alpha1.DisruptionPolicy{Spec: f.opts.spec()}
 	p.Name, p.Spec.Priority = v1alpha1.DefaultPolicyName, v1alpha1.MinPriority
+	if f.opts.Canary > 0 {
+		f.must(kinds.Post().Resource("disruptionpolicies").Body(f.splitCanary(p)).Do(f.ctx).Error())
+	}
 	f.must(kinds.Post().Resource("disruptionpolicies").Body(p).Do(f.ctx).Error())
 }
 
@@ -289,11 +301,14 @@ func (f *Fleet) wrote(w apiserver.Write) {
 		}
 		f.judgeExclusions(&w, f.excuse(&w) != "")
 		f.Judge.Node(w.Revision, time.Now(), w.Name, obj)
+		if f.excuse(&w) == "" {
+			f.judgeGrant(obj)
+		}
 		if m := f.machine(w.Name); m != nil {
 			m.judge(obj)
 		}
 	case "disruptionpolicies":
-		if w.Object != nil {
+		if w.Object != nil && w.Name != canaryPolicy { // of this one, the other one's total is the limit
 			spec := f.specOf(w.Object)
 			f.Judge.SetBudget(time.Now(), f.budget(&spec))
 			if spec.Drain.OnTimeout == v1alpha1.OnTimeoutForce {

@@ -74,6 +74,7 @@ current-context: c
 // powerOn boots the host, and starts its kubelet and, with agent, its agent.
 func (m *Machine) powerOn(agent bool) {
 	m.f.must(m.mem.Boot())
+	m.f.ahead.booted(m)
 	m.mu.Lock()
 	m.up = true
 	m.service.started(m.files())

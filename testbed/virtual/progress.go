@@ -147,5 +147,7 @@ func (f *Fleet) Clean() {
 		p.do(admin, http.MethodPatch, leasePath, annotate(v1alpha1.AnnotationStop, nil), nil)
 	}
 	p.do(admin, http.MethodDelete, policiesPath+"/"+v1alpha1.DefaultPolicyName, nil, nil)
+	p.do(admin, http.MethodDelete, policiesPath+"/"+canaryPolicy, nil, nil)
 	f.createPolicy()
+	f.followCanary("3.99.0")
 }

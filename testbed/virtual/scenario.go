@@ -73,6 +73,13 @@ func scenario(seed uint64) Options {
 		others := o.Policy
 		o.Policy = func(s *v1alpha1.DisruptionPolicySpec) { others(s); s.Drain.Exclusions = e }
 	}
+	if r.IntN(4) == 0 {
+		o.Canary = time.Duration(1+r.IntN(4)) * time.Minute
+	}
+	if r.IntN(4) == 0 {
+		o.Blackout.from = time.Duration(2+r.IntN(20)) * time.Minute
+		o.Blackout.to = o.Blackout.from + time.Duration(1+r.IntN(15))*time.Minute
+	}
 	return o
 }
 
@@ -98,7 +105,10 @@ const stageEvery = 4 * time.Minute
 func (f *Fleet) keepStaging() {
 	f.tasks.Go(func() {
 		for n := 0; pause(f.exec.ending, stageEvery) == nil; n++ {
-			if f.opts.Apply == nil || n%4 == 3 {
+			if f.opts.Canary > 0 && n%4 != 3 {
+				f.followCanary("")
+			}
+			if f.opts.Apply == nil && (f.opts.Canary == 0 || n%4 == 3) || n%4 == 3 {
 				f.stageAll(fmt.Sprintf("3.%d.0", n))
 				continue
 			}
