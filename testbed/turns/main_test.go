@@ -60,7 +60,7 @@ func TestTurns(t *testing.T) {
 	_, err := cp.ApplyPolicy(ctx, "costs", costs)
 	must(t, err)
 	scenes := map[string]func(*scene){}
-	for _, some := range []map[string]func(*scene){gates, windows, hooks, overdueDrains, changes, taken, published, conditions, others, exclusions, members, wants(), intentScenes(t), takeovers(t)} {
+	for _, some := range []map[string]func(*scene){gates, windows, canaries, hooks, overdueDrains, changes, taken, published, conditions, others, exclusions, members, wants(), intentScenes(t), takeovers(t)} {
 		maps.Copy(scenes, some)
 	}
 	var budgets []referee.PolicyBudget

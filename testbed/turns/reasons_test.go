@@ -70,6 +70,7 @@ var provokedBy = map[v1alpha1.Reason][]string{
 	v1alpha1.ReasonReplaced:          {"reason-replaced"},
 	v1alpha1.ReasonCleared:           {"reason-unhealthy"},
 	v1alpha1.ReasonDrainBlocked:      {"reason-drain-blocked"},
+	v1alpha1.ReasonCanary:            {"canary"},
 }
 
 // blockedIn is the scene in which each kind of blocker blocks a host.
