@@ -120,6 +120,9 @@ func (s *sim) move(h *host, m *rollout.Move) error {
 	if m.Last != nil {
 		n.Last = m.Last
 	}
+	if m.Runs != nil {
+		n.Runs = m.Runs
+	}
 	if !n.InTurn() || s.Resolution.Duration <= time.Second {
 		s.dirty = true // other moves may follow at once
 	} else if soon := s.now.Add(s.Resolution.Duration); s.again.IsZero() || soon.Before(s.again) {

@@ -170,6 +170,50 @@ func TestWindowCloses(t *testing.T) {
 	}
 }
 
+// TestCanariesFirst has one node of policy p, and two of policy rest, which wait until that one has run the version for three hours.
+func TestCanariesFirst(t *testing.T) {
+	text := one(1, monday, "  labels: {canary: first}\n"+tenMinutes+`
+- name: rest
+  count: 2
+  changes: [{os: "2"}]
+`+tenMinutes, "settle: 0s", "  priority: 1\n  nodeSelector: {matchLabels: {canary: first}}") + `
+---
+apiVersion: lockkeeper.dev/v1alpha1
+kind: DisruptionPolicy
+metadata: {name: rest}
+spec:
+  rollout: {settle: 0s, after: [{policy: p, for: 3h}]}
+`
+	r := roll(t, text)
+	expect(t, "turns", r.All.Results, map[v1alpha1.Result]int{"Done": 3})
+	at := begins(r)
+	if len(at) != 3 || at[0] != "02 08:00" || at[1] < "02 11:08" || at[1] > "02 11:12" {
+		t.Errorf("turns begin at %v, expected the second one three hours after the end of the first", at)
+	}
+	if !strings.Contains(r.String(), "rest: Canary (waits for policy p: 0 of 1 nodes run 2; node-1 runs as-installed)") {
+		t.Errorf("the report does not say for what policy rest waits:\n%s", r)
+	}
+	_, err := run(t.Context(), read(t, text), func(s rollout.Snapshot) rollout.Outcome {
+		s.Policies = slices.Clone(s.Policies)
+		for i := range s.Policies {
+			s.Policies[i].After = nil
+		}
+		return rollout.Decide(s)
+	})
+	if want := "2026-03-02T08:00:00Z: rest-1 is granted a turn for 2, and node-1 of policy p has not run it for 3h0m0s"; err == nil || err.Error() != want {
+		t.Errorf("%v, expected %s", err, want)
+	}
+}
+
+// TestBlackout begins an hour after the start, and ends with the day.
+func TestBlackout(t *testing.T) {
+	r := roll(t, one(8, monday, tenMinutes, `settle: 0s, expectedDuration: 10m, blackouts: [{start: "2026-03-02T09:00", end: "2026-03-02", timeZone: UTC, reason: a launch}]`, ""))
+	expect(t, "turns begin", begins(r), "[02 08:00 02 08:10 02 08:20 02 08:30 02 08:40 02 08:50 03 00:00 03 00:10]")
+	if !strings.Contains(r.String(), `p: Window (blackout "a launch" `) {
+		t.Errorf("the report does not name the blackout:\n%s", r)
+	}
+}
+
 // TestNightsOnWhichClocksJump runs turns of 15 minutes, including the settle time, in a window of two hours from 01:30.
 // There must be eight in each night, including the nights in which the clocks in Berlin change.
 func TestNightsOnWhichClocksJump(t *testing.T) {

@@ -9,7 +9,7 @@ import (
 	"lockkeeper.dev/lockkeeper/policy"
 )
 
-// watch checks every change of a Node against the limits: the budgets, the control plane, windows and gates. It counts
+// watch checks every change of a Node against the limits: the budgets, the control plane, windows, blackouts, canaries and gates. It counts
 // itself and does not use the counts of the leader.
 type watch struct {
 	tally      []tally // by policy
@@ -99,7 +99,7 @@ func (s *sim) total() (most int, by string) {
 	return most, by
 }
 
-// granted checks a grant against windows, gates and the policy.
+// granted checks a grant against windows, blackouts, canaries, gates and the policy.
 func (s *sim) granted(h *host) {
 	h.began = s.now
 	if h.rank < 0 {
@@ -114,6 +114,7 @@ func (s *sim) granted(h *host) {
 			s.breaks("%s is granted a turn while gate %s of policy %s is closed", h.node.Name, g.Name, p.Name)
 		}
 	}
+	s.provenFor(h, p)
 	if p.Observe || p.Paused || len(p.Problems) > 0 {
 		s.breaks("%s is granted a turn by policy %s: observing %t, paused %t, invalid %t", h.node.Name, p.Name, p.Observe, p.Paused, len(p.Problems) > 0)
 	}
@@ -122,6 +123,22 @@ func (s *sim) granted(h *host) {
 	}
 	if s.all.first.IsZero() {
 		s.all.first = s.now
+	}
+}
+
+// provenFor checks a grant against the machines that its policy waits for.
+func (s *sim) provenFor(h *host, p *policy.Policy) {
+	for _, c := range h.changes {
+		if c.Source != v1alpha1.SourceOSUpdate {
+			continue
+		}
+		for _, after := range p.After {
+			for _, o := range s.hosts {
+				if o.rank >= 0 && s.Policies[o.rank].Name == after.Policy && (!o.up || o.version != c.Version || s.now.Sub(o.bootAt) < after.For) {
+					s.breaks("%s is granted a turn for %s, and %s of policy %s has not run it for %v", h.node.Name, c.Version, o.node.Name, after.Policy, after.For)
+				}
+			}
+		}
 	}
 }
 
