@@ -205,7 +205,7 @@ func TestPoliciesNameTheKeys(t *testing.T) {
 			`"lockkeeper.dev/host", "lockkeeper.dev/ack", "lockkeeper.dev/cordon"])`: 1,
 		`!variables.isOwnHost && k in ["lockkeeper.dev/managed", "lockkeeper.dev/paused", "lockkeeper.dev/detached", "lockkeeper.dev/request", "lockkeeper.dev/request-now", "lockkeeper.dev/retry"] + variables.hooks`: 1,
 		`!(k in ["lockkeeper.dev/state", "lockkeeper.dev/held"]) && variables.newLabels[?k] != variables.oldLabels[?k])`:                                                                                                1,
-		`variables.set.all(k, k in ["lockkeeper.dev/turn", "lockkeeper.dev/grant", "lockkeeper.dev/last", "lockkeeper.dev/runs", "lockkeeper.dev/expired"])`:                                                                                   1,
+		`variables.set.all(k, k in ["lockkeeper.dev/turn", "lockkeeper.dev/grant", "lockkeeper.dev/last", "lockkeeper.dev/runs", "lockkeeper.dev/expired"])`:                                                            1,
 		`!(request.userInfo.username == "system:serviceaccount:elsewhere:lockkeeper-coordinator" || "lockkeeper:coordinators" in`:                                                                                       3, // everyone but the coordinator
 		`      request.userInfo.username == "system:serviceaccount:elsewhere:lockkeeper-coordinator" || "lockkeeper:coordinators" in`:                                                                                   3, // the coordinator
 		`&& !(k in ["lockkeeper.dev/wants"] && variables.takenOut))`:                                                                                                                                                    1,
