@@ -14,7 +14,7 @@ var canaries = map[string]func(*scene){
 	// The host of the first policy runs the version for a while before the other one is granted a turn for it. A version that is staged in
 	// a turn for something else ends the turn.
 	"canary": func(s *scene) {
-		const hook, first, long = "canary", "canary-first", 20 * time.Second
+		const hook, first, long = "canary", "canary-first", 30 * time.Second
 		s.authors.Keep(hook)
 		_, err := cp.ApplyPolicy(s.soon(), first, "{priority: 20, nodeSelector: {matchLabels: {canary: first}}, rollout: {settle: 0s}}")
 		s.Must(err)
@@ -35,7 +35,7 @@ var canaries = map[string]func(*scene){
 
 		s.stage(ahead)
 		done := s.ended(ahead, "Done: draining rebooting uncordoning").Last
-		s.makesNoProgress(v1alpha1.ReasonCanary, "1 held: ", "waits for policy canary-first: 1 of 1 nodes run 4.2.0, the last since ", " UTC, until ")
+		s.statusShows(rest, "held: Canary", "waits for policy canary-first: 1 of 1 nodes run 4.2.0, the last since ", " UTC, until ")
 		n := s.ended(rest, "Cancelled Canary: before-drain uncordoning", "Done: before-drain draining rebooting uncordoning")
 		s.did(rest, 1)
 		runs := s.until(ahead, "to have its version recorded", func(n *turn.Node) bool { return n.Runs != nil && n.Runs.OSVersion == newVersion }).Runs
