@@ -2,6 +2,7 @@ package rollout_test
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -337,5 +338,70 @@ func TestOutrun(t *testing.T) {
 		}
 		checkOutcome(t, *s)
 		compare(t, *s)
+	}
+}
+
+// TestCanariesTwin compares with the twin over clusters that differ from the one of [canaries] in a few things.
+func TestCanariesTwin(t *testing.T) {
+	r := rand.New(rand.NewPCG(11, 12))
+	granted, held := 0, 0
+	for range 4000 {
+		b := make([]byte, 200)
+		for i := range b {
+			b[i] = byte(r.Uint32())
+		}
+		d := dice(b)
+		s := canaries()
+		of(s, "rest").After[0].For = one(&d, 0, 10*time.Minute, 24*time.Hour)
+		if d.oneIn(8) {
+			of(s, "canary").After = []policy.After{{Policy: one(&d, "rest", "gone", "early")}}
+		}
+		for i := range s.Nodes {
+			n := &s.Nodes[i]
+			for range one(&d, 0, 0, 0, 0, 0, 1, 2) {
+				switch d.pick(12) {
+				case 0:
+					n.Host.OSVersion = one(&d, "4.1", "4.3", "")
+				case 1:
+					n.Runs = nil
+				case 2:
+					n.Runs = &v1alpha1.Runs{OSVersion: mostly(&d, "4.2", "4.1"), BootID: mostly(&d, "b2", "b1"), Since: ago(&d)}
+				case 3:
+					n.ReadySince = ago(&d)
+				case 4:
+					n.Ready = false
+				case 5:
+					n.Unschedulable = true
+				case 6:
+					n.Last = &v1alpha1.Last{Turn: "t0", Result: one(&d, v1alpha1.ResultFailed, v1alpha1.ResultDone), End: ago(&d)}
+					n.Retry = one(&d, "", "t0", "t0")
+				case 7:
+					n.Managed = new(d.oneIn(2))
+				case 8:
+					n.BootID = "b3"
+				case 9:
+					n.State, n.Host, n.Wants, n.RawHost = v1alpha1.StateAbsent, nil, "", ""
+				case 10:
+					n.Labels = map[string]string{"pool": one(&d, "canary", "rest", "")}
+				case 11:
+					n.State, n.Paused = v1alpha1.StatePaused, &v1alpha1.Intent{}
+				}
+				if n.Host == nil {
+					break
+				}
+			}
+		}
+		compare(t, *s)
+		if v := rollout.Decide(*s).Verdicts[3]; v.Move != nil && v.Move.Disturbs() {
+			granted++
+		} else if v.Held == v1alpha1.ReasonCanary {
+			held++
+		}
+		if t.Failed() {
+			return
+		}
+	}
+	if granted < 500 || held < 500 {
+		t.Errorf("n1 was granted a turn %d times and held %d times, too few to prove anything", granted, held)
 	}
 }
