@@ -177,7 +177,7 @@ func randomNode(d *dice, name string, set policy.Set, foreign bool) turn.Node {
 			BootTime: ago(d), Managed: !d.oneIn(20), Veto: mostly(d, "", v1alpha1.ReasonWindow, v1alpha1.ReasonHostPaused, v1alpha1.ReasonHeldBack),
 			Drains: !d.oneIn(5), Changes: one(d, anUpdate, anUpdate, anUpdate, another, another, tooLong), OSVersion: "4.1",
 		}
-		if d.oneIn(10) {
+		if d.oneIn(30) {
 			n.Host.BlockOff, n.Host.BlockedSince = true, ago(d)
 		}
 		if d.oneIn(10) {
@@ -196,7 +196,7 @@ func randomNode(d *dice, name string, set policy.Set, foreign bool) turn.Node {
 		n.ReadySince = mostly(d, time.Time{}, ago(d))
 	}
 	n.Owner = mostly(d, "", "cluster-autoscaler")
-	n.Deleted = n.Owner != "" && d.oneIn(2)
+	n.Deleted = n.Owner != "" && d.oneIn(3)
 	if d.oneIn(4) {
 		n.Request = aRequest("memory", d.oneIn(2))
 	}
