@@ -34,7 +34,7 @@ var classes = []class{
 	{"host: lifecycle conditions", []string{"host: conditions"}, &plain, false},
 
 	{"coordinator: adopt", []string{"coordinator: grant- state=idle turn-"}, &comesBack, false},
-	{"coordinator: release", []string{"coordinator: ack- expired- grant- held=Unmanaged host- last- state- turn- wants-"}, &comesBack, true},
+	{"coordinator: release", []string{"coordinator: ack- expired- grant- held=Unmanaged host- last- runs- state- turn- wants-"}, &comesBack, true},
 	{"coordinator: hold", []string{"coordinator: held=Budget"}, &waits, false},
 	{"coordinator: hold no more", []string{"coordinator: held-"}, &waits, false},
 	{"coordinator: grant", []string{"coordinator: grant state=before-drain turn"}, &plain, true},
