@@ -199,7 +199,7 @@ func TestLeastPrivilege(t *testing.T) {
 	must(t, f.WaitIdle(within(t)))
 	_, err = cp.Client().CoreV1().Pods("default").Create(t.Context(), &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "on-lp-3"},
-		Spec: corev1.PodSpec{NodeName: "lp-3", TerminationGracePeriodSeconds: new(int64), AutomountServiceAccountToken: new(false),
+		Spec: corev1.PodSpec{NodeName: "lp-3", AutomountServiceAccountToken: new(false),
 			Containers: []corev1.Container{{Name: "c", Image: "example.invalid/c"}}},
 	}, metav1.CreateOptions{})
 	must(t, err)
@@ -207,6 +207,12 @@ func TestLeastPrivilege(t *testing.T) {
 	// A turn that is cancelled before its reboot; the pod is evicted by then.
 	hooks.Keep("backup")
 	must(t, r.hosts["lp-3"].StageUpdate("4.2.0"))
+	_, err = cp.WaitPods(within(t), "default", "", "to be evicted", func(pods []*corev1.Pod) bool {
+		return slices.ContainsFunc(pods, func(p *corev1.Pod) bool { return p.Name == "on-lp-3" && p.DeletionTimestamp != nil })
+	})
+	must(t, err)
+	// What a kubelet does when the containers have ended: none runs here.
+	must(t, cp.Client().CoreV1().Pods("default").Delete(within(t), "on-lp-3", metav1.DeleteOptions{GracePeriodSeconds: new(int64)}))
 	r.state("lp-3", v1alpha1.StateBeforeReboot)
 	if _, err := cp.Client().CoreV1().Pods("default").Get(t.Context(), "on-lp-3", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("the pod on lp-3: %v", err)

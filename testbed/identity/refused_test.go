@@ -164,6 +164,7 @@ var refusals = slices.Concat([]refused{
 	{spec: blackout("2026-11-31", "2027-01-03", "UTC", ""), field: "spec.rollout.blackouts[0].start", says: wantDay},
 	{spec: blackout("26-12-20", "2027-01-03", "UTC", ""), field: "spec.rollout.blackouts[0].start", says: wantDay},
 	{spec: blackout("", "2027-01-03", "UTC", ""), field: "spec.rollout.blackouts[0].start", says: wantDay},
+	{spec: blackout("2026-12-20T18:00:00", "2027-01-03", "UTC", ""), field: "spec.rollout.blackouts[0].start", says: "Too long: may not be more than 16 bytes"},
 	{spec: blackout("2026-12-20", "2127-01-03", "UTC", ""), field: "spec.rollout.blackouts[0].end", says: wantDay},
 	{spec: blackout("2026-12-20", "2027-01-03 18:00", "UTC", ""), field: "spec.rollout.blackouts[0].end", says: wantDay},
 	{spec: blackout("2026-12-20", "2027-01-03T24:00", "UTC", ""), field: "spec.rollout.blackouts[0].end", says: wantDay},
@@ -206,7 +207,7 @@ var refusals = slices.Concat([]refused{
 	{spec: `drain: {block: ` + many(17, `{namespace: n#}`) + `}`, field: "spec.drain.block", says: "must have at most 16 items", alone: policyBound},
 
 	{spec: `drain: {excludeFromLoadBalancers: true, loadBalancerDelay: 5m, timeout: 300s}`, field: "spec.drain.loadBalancerDelay", says: "expected a shorter loadBalancerDelay or a longer timeout"},
-	{spec: `drain: {excludeFromLoadBalancers: true, timeout: 10s}`, field: "spec.drain.loadBalancerDelay", says: "the delay is not shorter than the timeout of the drain, of which it is a part"},
+	{spec: `drain: {excludeFromLoadBalancers: true, timeout: 10s}`, field: "spec.drain.loadBalancerDelay", says: "the delay is not shorter than the timeout of the drain, of which it is a part; expected a shorter loadBalancerDelay or a longer timeout"},
 
 	// A name in two stages.
 	{spec: "hooks: {" + hook("beforeDrain", "lb", "5m", "Wait") + ", " + hook("beforeReboot", "lb", "5m", "Wait") + "}", field: "spec.hooks.beforeReboot",
