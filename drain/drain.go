@@ -104,8 +104,11 @@ func (d *Drainer) Run(ctx context.Context, progress func(Progress)) error {
 	defer stop()
 
 	l := &loop{
-		changed:  changed,
-		pods:     func() snapshot { return snapshotOf(pods) },
+		changed: changed,
+		pods: func() (s snapshot) {
+			s.pods, s.synced, s.err = pods.Snapshot()
+			return s
+		},
 		evictor:  apiEvictor{client: d.Client, force: d.Force, deleted: d.Deleted},
 		schedule: newSchedule(cmp.Or(d.Concurrency, DefaultConcurrency), rand.Float64),
 		reporter: reporter{send: progress, every: cmp.Or(d.ProgressInterval, defaultProgressInterval)},

@@ -78,12 +78,6 @@ func (d *Drainer) keep(p *corev1.Pod) (facts, bool) {
 // snapshot is what is known of the pods at one moment.
 type snapshot struct {
 	pods   []facts // in no order
-	synced bool
+	synced bool    // they are those of a complete list
 	err    error
-}
-
-// snapshotOf reads the watch. It reads synced first: a list that arrives in between is
-// complete.
-func snapshotOf(w *podWatch) snapshot {
-	return snapshot{synced: w.Listed(), err: w.Err(), pods: w.All()}
 }

@@ -46,13 +46,20 @@ func (w *Watch[O, T]) Get(key string) T {
 
 // All returns the held values of all objects, in no order.
 func (w *Watch[O, T]) All() []T {
+	all, _, _ := w.Snapshot()
+	return all
+}
+
+// Snapshot returns what All, Listed and Err return, of one moment. Between two of these calls
+// a first list may arrive: then nothing would be held of what seems to be listed.
+func (w *Watch[O, T]) Snapshot() (all []T, listed bool, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	all := make([]T, 0, len(w.held))
+	all = make([]T, 0, len(w.held))
 	for _, e := range w.held {
 		all = append(all, e.value)
 	}
-	return all
+	return all, w.listed, w.err
 }
 
 // Overlay stores an object that a write or a read of this process returned, unless a newer
