@@ -76,11 +76,15 @@ func (m *Machine) hostUpdateLacks(n turn.Node) string {
 	return ""
 }
 
+// lastVersion is what the hosts of a fleet with a canary arrive at. Otherwise they would wait forever for a version that the canary skipped.
+const lastVersion = "3.99.0"
+
 // Arrive waits until no host but the exceptions is unfinished, and returns what is unfinished after the limit. Meanwhile an
 // admin clears the turns that ended in a failure which the host has observed, and lets hosts that had too many turns have
 // another one: only these wait for a person.
 func (f *Fleet) Arrive(within time.Duration, except ...string) string {
 	for end := time.Now().Add(within); ; {
+		f.followCanary(lastVersion) // again and again: a host that is down stages nothing
 		why := f.Unfinished(except...)
 		f.clearFailed(except)
 		if why == "" || time.Now().After(end) || pause(f.ctx, 10*time.Second) != nil {
@@ -149,5 +153,4 @@ func (f *Fleet) Clean() {
 	p.do(admin, http.MethodDelete, policiesPath+"/"+v1alpha1.DefaultPolicyName, nil, nil)
 	p.do(admin, http.MethodDelete, policiesPath+"/"+canaryPolicy, nil, nil)
 	f.createPolicy()
-	f.followCanary("3.99.0")
 }
