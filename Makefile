@@ -58,8 +58,10 @@ test-parts: host-deps
 # `make lint` runs go vet. Without what debuggers need, the tests' binaries link faster.
 TEST = $(GO) test -vet=off -ldflags '-s -w'
 
+# Real hosts take the longest, and mostly wait for boots, so they run next to everything else. The others begin after the quick checks.
 .PHONY: test
-test: lint test-unit test-testbed ## Run every test: lint, units with -race, the test bed on a real control plane, real hosts
+test: test-deps ## Run every test: lint, units with -race, the test bed on a real control plane, real hosts
+	@$(MAKE) --no-print-directory -j 4 FIRST='lint test-unit' test-hosts test-clusters test-packages test-explore
 
 .PHONY: lint
 lint: ## Check the form: gofmt, go vet, staticcheck, go fix
@@ -78,11 +80,18 @@ test-unit: deps ## Run the product's own tests with -race, those of the pure cor
 	$(TEST) -race -timeout 15m $$($(GO) list ./... | grep -vE '/(node/step|coordinator/rollout)$$')
 	$(TEST) -timeout 15m ./node/step ./coordinator/rollout
 
+.PHONY: test-deps
+test-deps: deps package-test-deps example-test-deps gate-test-deps test-parts
+
 # Most of these tests wait, for boots, for Leases to expire and for the API server, so more packages run at once than there are cores.
-# explore, simulate and virtual only compute: they run when one of the first three is done, and take the CPU time that is left.
+# explore, simulate and virtual only compute, and take the CPU time that is left.
 .PHONY: test-testbed
-test-testbed: deps package-test-deps example-test-deps gate-test-deps test-parts ## Run the tests on a real control plane and on real hosts, with samples of the long campaigns
-	@$(MAKE) --no-print-directory -j 3 test-clusters test-packages test-hosts test-explore
+test-testbed: test-deps ## Run the tests on a real control plane and on real hosts, with samples of the long campaigns
+	@$(MAKE) --no-print-directory -j 4 test-clusters test-packages test-hosts test-explore
+
+# The targets that have to be done before these begin.
+FIRST ?=
+test-clusters test-packages test-explore: $(FIRST)
 
 # Packages that run lockkeeper in processes of its own. In clusters these have the race detector; the tests do not need it.
 PROCESSES = rollout faults turns install hosts realhost controlplane
