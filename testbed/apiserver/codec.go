@@ -232,6 +232,9 @@ func decodeAny(contentType string, body []byte) (object, error) {
 		u["apiVersion"], u["kind"] = gvk.GroupVersion().String(), gvk.Kind
 		return u, nil
 	case "application/yaml", "application/apply-patch+yaml":
+		if json.Valid(body) { // what client-go sends, as a rule
+			break
+		}
 		var err error
 		if body, err = yaml.YAMLToJSON(body); err != nil {
 			return nil, err

@@ -54,8 +54,10 @@ type Transit struct {
 	Peer string
 	// Method is the method of a call, or of the call that is answered, or the signal, in the notation interface.Member.
 	Method string
-	// Message must not be changed.
-	Message *dbus.Message
+	// Serial is the message's number among those that its sender has sent.
+	Serial uint32
+	// Body decodes the arguments, which must not be changed.
+	Body func() ([]any, error)
 }
 
 // Verdict is what happens to a message. The zero value delivers it now.

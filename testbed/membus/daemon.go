@@ -6,7 +6,6 @@ import (
 	"os"
 	"regexp"
 	"slices"
-	"strings"
 
 	"github.com/godbus/dbus/v5"
 )
@@ -34,18 +33,18 @@ var wellKnown = regexp.MustCompile(`^[A-Za-z_-][A-Za-z0-9_-]*(\.[A-Za-z_-][A-Za-
 type problem struct{ name, text string }
 
 // serve answers a call to the daemon itself. The mutex must be held.
-func (b *Bus) serve(p *peer, m packet) {
+func (b *Bus) serve(p *peer, m *packet) {
 	if p.closed {
 		return
 	}
 	body, refused := b.do(p, m)
 	switch {
-	case m.Flags&dbus.FlagNoReplyExpected != 0:
+	case m.flags&dbus.FlagNoReplyExpected != 0:
 	case refused != nil:
 		b.refuse(p, m, refused.name, refused.text)
 	default:
 		reply := b.message(dbus.TypeMethodReply, p.name, body...)
-		reply.Headers[dbus.FieldReplySerial] = dbus.MakeVariant(m.Serial())
+		reply.Headers[dbus.FieldReplySerial] = dbus.MakeVariant(m.serial)
 		p.send(parcel{packet: b.packet(reply), peer: daemonName, method: m.method()})
 	}
 	if member := m.text(dbus.FieldMember); member == "Hello" && refused == nil {
@@ -54,7 +53,7 @@ func (b *Bus) serve(p *peer, m packet) {
 }
 
 // do performs a call to the daemon.
-func (b *Bus) do(p *peer, m packet) ([]any, *problem) {
+func (b *Bus) do(p *peer, m *packet) ([]any, *problem) {
 	switch iface, member := m.text(dbus.FieldInterface), m.text(dbus.FieldMember); {
 	case iface == daemonName+".Peer" && member == "Ping":
 		return nil, nil
@@ -80,10 +79,10 @@ func (b *Bus) do(p *peer, m packet) ([]any, *problem) {
 }
 
 // doWithName performs a call whose first argument is a name or a rule.
-func (b *Bus) doWithName(p *peer, m packet) ([]any, *problem) {
+func (b *Bus) doWithName(p *peer, m *packet) ([]any, *problem) {
 	member := m.text(dbus.FieldMember)
-	handler, ok := map[string]func(p *peer, arg string, m packet) ([]any, *problem){
-		"NameHasOwner": func(_ *peer, name string, _ packet) ([]any, *problem) {
+	handler, ok := map[string]func(p *peer, arg string, args []any) ([]any, *problem){
+		"NameHasOwner": func(_ *peer, name string, _ []any) ([]any, *problem) {
 			return []any{name == daemonName || b.owner(name) != nil}, nil
 		},
 		"GetNameOwner": b.getNameOwner, "RequestName": b.requestName, "ReleaseName": b.releaseName,
@@ -97,13 +96,14 @@ func (b *Bus) doWithName(p *peer, m packet) ([]any, *problem) {
 	if member == "RequestName" {
 		want = "su"
 	}
-	if got, _ := m.Headers[dbus.FieldSignature].Value().(dbus.Signature); strings.Trim(got.String(), `"`) != want {
+	args, err := m.body()
+	if got := m.text(dbus.FieldSignature); got != want || err != nil {
 		return nil, &problem{"InvalidArgs", fmt.Sprintf("Call to %s has wrong args (%s, expected %s)\n", member, got, want)}
 	}
-	return handler(p, m.Body[0].(string), m)
+	return handler(p, args[0].(string), args)
 }
 
-func (b *Bus) getNameOwner(_ *peer, name string, _ packet) ([]any, *problem) {
+func (b *Bus) getNameOwner(_ *peer, name string, _ []any) ([]any, *problem) {
 	if name == daemonName {
 		return []any{daemonName}, nil
 	}
@@ -114,25 +114,25 @@ func (b *Bus) getNameOwner(_ *peer, name string, _ packet) ([]any, *problem) {
 }
 
 // getPID answers with this process, in which all connections are.
-func (b *Bus) getPID(_ *peer, name string, _ packet) ([]any, *problem) {
+func (b *Bus) getPID(_ *peer, name string, _ []any) ([]any, *problem) {
 	if name != daemonName && b.owner(name) == nil {
 		return nil, &problem{"NameHasNoOwner", fmt.Sprintf("Could not get PID of name '%s': no such name", name)}
 	}
 	return []any{uint32(os.Getpid())}, nil
 }
 
-func (b *Bus) getUser(_ *peer, name string, _ packet) ([]any, *problem) {
+func (b *Bus) getUser(_ *peer, name string, _ []any) ([]any, *problem) {
 	if name != daemonName && b.owner(name) == nil {
 		return nil, &problem{"NameHasNoOwner", fmt.Sprintf("Could not get UID of name '%s': no such name", name)}
 	}
 	return []any{uint32(os.Geteuid())}, nil
 }
 
-func (b *Bus) requestName(p *peer, name string, m packet) ([]any, *problem) {
+func (b *Bus) requestName(p *peer, name string, args []any) ([]any, *problem) {
 	if !wellKnown.MatchString(name) || name == daemonName {
 		return nil, &problem{"InvalidArgs", fmt.Sprintf("Cannot acquire a service named %q", name)}
 	}
-	flags := dbus.RequestNameFlags(m.Body[1].(uint32))
+	flags := dbus.RequestNameFlags(args[1].(uint32))
 	q := b.names[name]
 	if q == nil {
 		b.names[name] = &queue{[]claim{{p, flags}}}
@@ -163,7 +163,7 @@ func (b *Bus) requestName(p *peer, name string, m packet) ([]any, *problem) {
 	return []any{uint32(dbus.RequestNameReplyExists)}, nil
 }
 
-func (b *Bus) releaseName(p *peer, name string, _ packet) ([]any, *problem) {
+func (b *Bus) releaseName(p *peer, name string, _ []any) ([]any, *problem) {
 	switch {
 	case !wellKnown.MatchString(name) || name == daemonName:
 		return nil, &problem{"InvalidArgs", fmt.Sprintf("Cannot release a service named %q", name)}

@@ -67,7 +67,11 @@ func TestDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := New()
 		b.Fault = func(m Transit) (v Verdict) {
-			if m.Method == "x.y.Z.Do" && !m.ToClient && slices.Equal(m.Message.Body, []any{"late"}) {
+			args, err := m.Body()
+			if err != nil {
+				t.Error(err)
+			}
+			if m.Method == "x.y.Z.Do" && !m.ToClient && slices.Equal(args, []any{"late"}) {
 				v.Delay = time.Minute
 			}
 			return v

@@ -39,9 +39,9 @@ func parseRule(text string) (rule, *problem) {
 }
 
 // matches reports whether the rule lets a signal through; from is nil for the daemon's own.
-func (r rule) matches(b *Bus, m packet, from *peer) bool {
+func (r rule) matches(b *Bus, m *packet, from *peer) bool {
 	for key, want := range r.fields {
-		path := string(m.path())
+		path := m.text(dbus.FieldPath)
 		ok := true
 		switch key {
 		case "type":
@@ -64,14 +64,14 @@ func (r rule) matches(b *Bus, m packet, from *peer) bool {
 		}
 	}
 	for n, want := range r.args {
-		if n >= len(m.Body) || m.Body[n] != want {
+		if args, err := m.body(); err != nil || n >= len(args) || args[n] != want {
 			return false
 		}
 	}
 	return true
 }
 
-func (b *Bus) addMatch(p *peer, text string, _ packet) ([]any, *problem) {
+func (b *Bus) addMatch(p *peer, text string, _ []any) ([]any, *problem) {
 	r, refused := parseRule(text)
 	if refused != nil {
 		return nil, refused
@@ -80,7 +80,7 @@ func (b *Bus) addMatch(p *peer, text string, _ packet) ([]any, *problem) {
 	return nil, nil
 }
 
-func (b *Bus) removeMatch(p *peer, text string, _ packet) ([]any, *problem) {
+func (b *Bus) removeMatch(p *peer, text string, _ []any) ([]any, *problem) {
 	if _, refused := parseRule(text); refused != nil {
 		return nil, refused
 	}

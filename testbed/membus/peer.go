@@ -2,20 +2,15 @@ package membus
 
 import (
 	"bufio"
-	"bytes"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net"
 	"strings"
 	"time"
 
 	"github.com/godbus/dbus/v5"
 )
-
-const maxMessage = 1 << 27 // bytes; D-Bus's own limit
 
 // peer is the bus's end of a connection.
 type peer struct {
@@ -33,35 +28,9 @@ type peer struct {
 	lanes  map[lane]*delayed
 }
 
-// packet is a message as it is on the wire, with its content.
-type packet struct {
-	*dbus.Message
-	raw []byte
-}
-
-func (m packet) text(field dbus.HeaderField) string {
-	v, _ := m.Headers[field].Value().(string)
-	return v
-}
-
-func (m packet) path() dbus.ObjectPath {
-	v, _ := m.Headers[dbus.FieldPath].Value().(dbus.ObjectPath)
-	return v
-}
-
-func (m packet) replySerial() uint32 {
-	v, _ := m.Headers[dbus.FieldReplySerial].Value().(uint32)
-	return v
-}
-
-// method returns the message's method or signal in the notation interface.Member.
-func (m packet) method() string {
-	return strings.TrimPrefix(m.text(dbus.FieldInterface)+"."+m.text(dbus.FieldMember), ".")
-}
-
 // parcel is a message for a peer. Fault has been asked about it if judged is set.
 type parcel struct {
-	packet
+	*packet
 	peer, method string
 	judged       bool
 }
@@ -96,7 +65,7 @@ func (p *peer) read() {
 	in := bufio.NewReaderSize(p.pipe, 4<<10)
 	err := handshake(in, p.pipe, p.bus.id)
 	for err == nil {
-		var m packet
+		var m *packet
 		if m, err = readPacket(in); err == nil {
 			err = p.accept(m)
 		}
@@ -136,60 +105,13 @@ func handshake(in *bufio.Reader, out io.Writer, id string) error {
 	}
 }
 
-// readPacket reads one message.
-func readPacket(in *bufio.Reader) (packet, error) {
-	start, err := in.Peek(16)
-	if err != nil {
-		return packet{}, err
-	}
-	order := byteOrder(start)
-	fields, body := order.Uint32(start[12:]), order.Uint32(start[4:])
-	length := 16 + (uint64(fields)+7)&^7 + uint64(body)
-	if length > maxMessage {
-		return packet{}, errors.New("the message is too long")
-	}
-	raw := make([]byte, length)
-	if _, err := io.ReadFull(in, raw); err != nil {
-		return packet{}, err
-	}
-	m, err := dbus.DecodeMessage(bytes.NewReader(raw))
-	return packet{m, raw}, err
-}
-
-func byteOrder(raw []byte) binary.ByteOrder {
-	if raw[0] == 'B' {
-		return binary.BigEndian
-	}
-	return binary.LittleEndian
-}
-
-// sentBy returns the message with its sender. The body's bytes stay as they are.
-func (m packet) sentBy(name string) (packet, error) {
-	order := byteOrder(m.raw)
-	head := *m.Message
-	head.Headers = map[dbus.HeaderField]dbus.Variant{}
-	maps.Copy(head.Headers, m.Headers)
-	head.Headers[dbus.FieldSender] = dbus.MakeVariant(name)
-	length := order.Uint32(m.raw[4:])
-	body := m.raw[len(m.raw)-int(length):]
-	head.Body = nil
-	var buf bytes.Buffer
-	if err := head.EncodeTo(&buf, order); err != nil {
-		return packet{}, err
-	}
-	raw := buf.Bytes()
-	order.PutUint32(raw[4:], length)
-	head.Body = m.Body
-	return packet{&head, append(raw, body...)}, nil
-}
-
 // accept takes a message that the other end has sent. An error breaks the connection.
-func (p *peer) accept(m packet) error {
+func (p *peer) accept(m *packet) error {
 	var v Verdict
 	b := p.bus
 	if p.dialed && b.Fault != nil {
 		b.mu.Lock()
-		t := Transit{Conn: p.name, Peer: m.text(dbus.FieldDestination), Method: m.method(), Message: m.Message}
+		t := Transit{Conn: p.name, Peer: m.text(dbus.FieldDestination), Method: m.method(), Serial: m.serial, Body: m.body}
 		b.mu.Unlock()
 		v = b.Fault(t)
 	}
@@ -294,7 +216,7 @@ func (p *peer) judge(m parcel) bool {
 		return true
 	}
 	b.mu.Lock()
-	t := Transit{ToClient: true, Conn: p.name, Peer: m.peer, Method: m.method, Message: m.Message}
+	t := Transit{ToClient: true, Conn: p.name, Peer: m.peer, Method: m.method, Serial: m.serial, Body: m.body}
 	b.mu.Unlock()
 	v := b.Fault(t)
 	b.mu.Lock()

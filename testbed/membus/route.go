@@ -29,27 +29,23 @@ type answer struct {
 }
 
 // route passes on a message that p has sent. The mutex must be held.
-func (b *Bus) route(p *peer, m packet) {
+func (b *Bus) route(p *peer, m *packet) {
 	if b.closed {
 		return
 	}
-	if m.Type == dbus.TypeMethodCall && m.text(dbus.FieldDestination) == daemonName {
+	if m.kind == dbus.TypeMethodCall && m.text(dbus.FieldDestination) == daemonName {
 		b.serve(p, m)
 		return
 	}
-	m, err := m.sentBy(p.name)
-	if err != nil {
-		p.close() // the daemon does not bear invalid messages either
-		return
-	}
+	m = m.sentBy(p.name)
 	to := m.text(dbus.FieldDestination)
-	switch m.Type {
+	switch m.kind {
 	case dbus.TypeMethodCall:
 		b.routeCall(p, m, to)
 	case dbus.TypeSignal:
 		b.routeSignal(p, m, to)
 	default:
-		key := call{to, m.replySerial()}
+		key := call{to, m.reply}
 		a := b.calls[key]
 		if a == nil || a.by != p {
 			b.refuse(p, m, "AccessDenied", "Rejected send message: no call waits for this answer")
@@ -60,15 +56,15 @@ func (b *Bus) route(p *peer, m packet) {
 	}
 }
 
-func (b *Bus) routeCall(p *peer, m packet, to string) {
+func (b *Bus) routeCall(p *peer, m *packet, to string) {
 	target := b.owner(to)
 	switch {
 	case target != nil:
-		if m.Flags&dbus.FlagNoReplyExpected == 0 && !p.closed {
-			b.calls[call{p.name, m.Serial()}] = &answer{target, to, m.method()}
+		if m.flags&dbus.FlagNoReplyExpected == 0 && !p.closed {
+			b.calls[call{p.name, m.serial}] = &answer{target, to, m.method()}
 		}
 		target.send(parcel{packet: m, peer: p.name, method: m.method()})
-	case m.Flags&dbus.FlagNoAutoStart != 0:
+	case m.flags&dbus.FlagNoAutoStart != 0:
 		b.refuse(p, m, "NameHasNoOwner", fmt.Sprintf("Name %q does not exist", to))
 	case b.kept[to] != nil || b.Activate != nil && b.Activate(to):
 		b.kept[to] = append(b.kept[to], func() { b.routeCall(p, m, to) })
@@ -78,7 +74,7 @@ func (b *Bus) routeCall(p *peer, m packet, to string) {
 }
 
 // routeSignal sends a signal to its destination, or to all whose rules match.
-func (b *Bus) routeSignal(p *peer, m packet, to string) {
+func (b *Bus) routeSignal(p *peer, m *packet, to string) {
 	out := parcel{packet: m, peer: b.label(p), method: m.method()}
 	if to != "" {
 		if target := b.owner(to); target != nil {
@@ -153,9 +149,9 @@ func (b *Bus) fail(key call, a answer, name, text string) {
 }
 
 // refuse answers a message with one of the daemon's errors.
-func (b *Bus) refuse(p *peer, m packet, name, text string) {
-	if m.Flags&dbus.FlagNoReplyExpected == 0 && !p.closed {
-		b.fail(call{p.name, m.Serial()}, answer{peer: m.text(dbus.FieldDestination), method: m.method()}, name, text)
+func (b *Bus) refuse(p *peer, m *packet, name, text string) {
+	if m.flags&dbus.FlagNoReplyExpected == 0 && !p.closed {
+		b.fail(call{p.name, m.serial}, answer{peer: m.text(dbus.FieldDestination), method: m.method()}, name, text)
 	}
 }
 
@@ -174,7 +170,7 @@ func (b *Bus) message(kind dbus.Type, to string, body ...any) *dbus.Message {
 }
 
 // packet encodes a message of the daemon.
-func (b *Bus) packet(m *dbus.Message) packet {
+func (b *Bus) packet(m *dbus.Message) *packet {
 	var buf bytes.Buffer
 	if err := m.EncodeTo(&buf, binary.LittleEndian); err != nil {
 		panic("the daemon's own message is invalid: " + err.Error())
@@ -182,7 +178,11 @@ func (b *Bus) packet(m *dbus.Message) packet {
 	b.serial++
 	raw := buf.Bytes()
 	binary.LittleEndian.PutUint32(raw[8:], b.serial) // godbus has no setter for a serial number
-	return packet{m, raw}
+	parsed, err := parsePacket(raw)
+	if err != nil {
+		panic("the daemon's own message: " + err.Error())
+	}
+	return parsed
 }
 
 // signal sends a signal of the daemon, to one connection or, without a name, to all whose rules match.

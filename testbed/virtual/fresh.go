@@ -116,7 +116,7 @@ func (m *Machine) delayed(t membus.Transit) membus.Verdict {
 		}
 	case t.Method == rebootCall:
 		m.mu.Lock()
-		m.reads.calls[memhost.RebootFrom(t.Conn, t.Message.Serial())] = time.Now()
+		m.reads.calls[memhost.RebootFrom(t.Conn, t.Serial)] = time.Now()
 		m.mu.Unlock()
 	}
 	return membus.Verdict{Delay: time.Duration(m.busDelay.Load())}

@@ -232,7 +232,7 @@ type Shape struct {
 
 // minFaults and maxFaults are how many faults a plan has, each order of magnitude as likely as the next: rare sequences need calm
 // around them, rare meetings a storm. The last burst may add mostAtOnce more.
-const minFaults, maxFaults, mostAtOnce = 100, 1200, 6
+const minFaults, maxFaults, mostAtOnce = 100, 2400, 6
 
 // NewPlan makes a plan from a seed. The same seed and shape make the same plan.
 func NewPlan(seed uint64, s Shape) Plan {
