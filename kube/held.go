@@ -26,8 +26,9 @@ func (w *Watch[O, T]) Err() error {
 // Age returns the maximum age of the held objects. It is 0 while a watch is established.
 // Otherwise it is the time since the watch ended or since the last list was requested,
 // whichever is later. It has no meaning before [Watch.Listed]. A connection that is silent
-// but has not ended counts as an established watch until the transport's pings fail, or for
-// an hour if a proxy answers the pings.
+// but has not ended counts as an established watch until the transport's pings fail. If a
+// proxy answers the pings, it counts until three minutes have brought no bookmark, or for an
+// hour if none of the API server's bookmarks had arrived before.
 func (w *Watch[O, T]) Age() time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -135,7 +136,14 @@ func (s store[O, T]) typed(obj any) (O, error) {
 	return o, nil
 }
 
+// Bookmark takes a bookmark of the watch. The reflector keeps its version.
+func (s store[O, T]) Bookmark(string) error {
+	s.w.heard(true)
+	return nil
+}
+
 func (s store[O, T]) Add(obj any) error {
+	s.w.heard(false)
 	o, err := s.typed(obj)
 	if err != nil {
 		return err
@@ -149,6 +157,7 @@ func (s store[O, T]) Add(obj any) error {
 func (s store[O, T]) Update(obj any) error { return s.Add(obj) }
 
 func (s store[O, T]) Delete(obj any) error {
+	s.w.heard(false)
 	o, err := s.typed(obj)
 	if err != nil {
 		return err

@@ -88,6 +88,15 @@ func (s *server) restore(version int) {
 	s.endWatches()
 }
 
+// bookmark sends each watch a bookmark.
+func (s *server) bookmark() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for stream := range s.streams {
+		stream.Action(watch.Bookmark, node("", "", strconv.Itoa(s.version)))
+	}
+}
+
 // endWatches ends all watches gracefully, as each API server does after some time.
 func (s *server) endWatches() {
 	s.mu.Lock()
@@ -381,6 +390,37 @@ func TestSilentWatchIsBounded(t *testing.T) {
 		if v.Get("n1") == nil {
 			t.Error("the silent watch has not ended")
 		}
+	})
+}
+
+// TestSilentWatchIsRestarted checks that a watch is restarted if its bookmarks stop, and only then: a watch with bookmarks
+// goes on, and so does one whose API server sends none.
+func TestSilentWatchIsRestarted(t *testing.T) {
+	s := newServer()
+	run(t, s, nil, func(t *testing.T, v *nodes) {
+		expect := func(when string, watches int, sees bool) {
+			t.Helper()
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if len(s.asked) != watches || (v.Get("n1") != nil) != sees {
+				t.Errorf("%s: %d watches, n1 %v; expected %d, %t", when, len(s.asked), v.Get("n1"), watches, sees)
+			}
+		}
+		for range 25 {
+			time.Sleep(time.Minute)
+			s.bookmark()
+		}
+		expect("with bookmarks", 1, false)
+		s.mu.Lock()
+		clear(s.streams) // the watch neither ends nor delivers anything
+		s.mu.Unlock()
+		s.write("n1", "a", false)
+		time.Sleep(silentFor - time.Second)
+		expect("soon after the last bookmark", 1, false)
+		time.Sleep(silentFor/5 + 2*time.Second)
+		expect("three minutes after the last bookmark", 2, true)
+		time.Sleep(25 * time.Minute)
+		expect("without any bookmark", 2, true)
 	})
 }
 

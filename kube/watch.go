@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -29,6 +30,10 @@ const (
 	// holds count as current. The events that were missed arrive right after its start. A
 	// watch that a server or proxy accepts and ends at once does not make them current.
 	CatchUp = 5 * time.Second
+	// silentFor is how long a watch may bring nothing, not even a bookmark, before it is
+	// restarted; up to a fifth is added, so that not all hosts restart theirs at once. API
+	// servers send each watch a bookmark about once a minute.
+	silentFor = 150 * time.Second
 )
 
 // Object is an object of the API server.
@@ -94,6 +99,13 @@ type Watch[O Object, T any] struct {
 	// is when the established watch began; zero if there is none.
 	current, since time.Time
 	fresh          bool // no watch has begun since the last list
+
+	// stream is the established watch, heardAt when it brought something last, and silence
+	// the timer that restarts it. bookmarks is whether watches are known to bring bookmarks.
+	stream    watch.Interface
+	heardAt   time.Time
+	silence   *time.Timer
+	bookmarks bool
 }
 
 // entry is the held value of an object, with the object's UID and version.
@@ -232,9 +244,39 @@ func (w *Watch[O, T]) watch(ctx context.Context, o metav1.ListOptions) (watch.In
 	}
 	w.mu.Lock()
 	w.since = time.Now()
+	w.stream, w.heardAt = stream, w.since
+	w.silence = time.AfterFunc(silentFor+rand.N(silentFor/5), func() { w.restart(stream) })
 	w.mu.Unlock()
 	w.answered(ctx, nil)
 	return &stopping{stream, func() { cancel(); w.stopped() }}, nil
+}
+
+// heard records that the watch has brought something.
+func (w *Watch[O, T]) heard(bookmark bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.heardAt = time.Now()
+	w.bookmarks = w.bookmarks || bookmark
+	if w.stream != nil {
+		w.silence.Reset(silentFor + rand.N(silentFor/5))
+	}
+}
+
+// restart ends a watch that has been silent for too long, so that the reflector starts
+// another one where it ended. A proxy may keep a connection open, and answer its pings,
+// although it no longer has one to the API server. If watches have not brought bookmarks,
+// silence means nothing. If the next watch brings none, it is not restarted.
+func (w *Watch[O, T]) restart(silent watch.Interface) {
+	w.mu.Lock()
+	stop := w.stream == silent && w.bookmarks && time.Since(w.heardAt) >= silentFor
+	if stop {
+		w.bookmarks = false
+		w.current, w.since = w.heardAt, time.Time{}
+	}
+	w.mu.Unlock()
+	if stop {
+		silent.Stop()
+	}
 }
 
 // stopping is a watch that calls a function when it is stopped. The reflector stops each watch
@@ -258,6 +300,8 @@ func (w *Watch[O, T]) stopped() {
 		w.current = time.Now()
 	}
 	w.since = time.Time{}
+	w.silence.Stop()
+	w.stream = nil
 }
 
 // answered records the result of the last list or watch request.
