@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -286,34 +285,4 @@ func (c *Config) NeedRestart(next *Config) []string {
 		}
 	}
 	return names
-}
-
-// HostKubeconfigs returns the usual paths of a kubelet's kubeconfig (kubeadm, k3s, RKE2,
-// most managed clusters), in the order in which they are tried.
-func HostKubeconfigs() []string {
-	return []string{
-		"/etc/kubernetes/kubelet.conf",
-		"/var/lib/rancher/k3s/agent/kubelet.kubeconfig",
-		"/var/lib/rancher/rke2/agent/kubelet.kubeconfig",
-		"/var/lib/kubelet/kubeconfig",
-	}
-}
-
-// HostKubeconfigs returns where the host's kubeconfig may be: the path that is set, or
-// each of [HostKubeconfigs] below root ("/" except in the test bed), in the order in
-// which they are tried. A host that has not joined its cluster yet has none.
-func (c *Config) HostKubeconfigs(root string) []string {
-	if c.Kubernetes.Kubeconfig != "" {
-		return []string{c.Kubernetes.Kubeconfig}
-	}
-	var paths []string
-	for _, name := range HostKubeconfigs() {
-		paths = append(paths, filepath.Join(root, name))
-	}
-	return paths
-}
-
-// NoHostKubeconfig returns the text of the error for a host without a kubeconfig.
-func (c *Config) NoHostKubeconfig(root string) string {
-	return fmt.Sprintf("no kubeconfig of the kubelet's: looked for %s (kubernetes.kubeconfig names another)", joinAnd(c.HostKubeconfigs(root)))
 }

@@ -488,7 +488,9 @@ func TestHostKubeconfigs(t *testing.T) {
 	}
 	want := []string{
 		"/root/etc/kubernetes/kubelet.conf", "/root/var/lib/rancher/k3s/agent/kubelet.kubeconfig",
-		"/root/var/lib/rancher/rke2/agent/kubelet.kubeconfig", "/root/var/lib/kubelet/kubeconfig",
+		"/root/var/lib/rancher/rke2/agent/kubelet.kubeconfig", "/root/var/lib/k0s/kubelet.conf",
+		"/root/var/snap/microk8s/current/credentials/kubelet.config",
+		"/root/var/lib/kubelet/kubeconfig-real", "/root/var/lib/kubelet/kubeconfig",
 	}
 	if got := new(Config).HostKubeconfigs("/root"); !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)

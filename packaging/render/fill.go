@@ -37,6 +37,7 @@ func Parts() map[string]map[string]string {
 		"metrics.md":       {"metrics": metrics()},
 		"other-owners.md":  {"marks": marks()},
 		"drain.md":         {"exclusions": exclusions()},
+		"hosts.md":         {"kubeconfigs": kubeconfigs()},
 	}
 	for _, tool := range migrate.Tools() {
 		parts["from-"+string(tool)+".md"] = map[string]string{"settings": settings(tool)}

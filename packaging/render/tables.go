@@ -9,6 +9,7 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/cli/migrate"
 	"lockkeeper.dev/lockkeeper/coordinator/notify"
+	"lockkeeper.dev/lockkeeper/node/config"
 )
 
 // table returns a Markdown table.
@@ -47,6 +48,19 @@ func blockers() string {
 		rows = append(rows, []string{codes(string(d.Kind)), d.Name, d.Means, d.Do})
 	}
 	return table([]string{"kind", "its name is", "means", "what to do"}, rows)
+}
+
+// kubeconfigs are the kubelets' kubeconfigs that hosts look for, one row for each distribution.
+func kubeconfigs() string {
+	var rows [][]string
+	for _, k := range config.KubeletKubeconfigs() {
+		known := "read in its source"
+		if k.SecondHand {
+			known = "second-hand"
+		}
+		rows = append(rows, []string{codes(k.Path), strings.Join(k.Distributions, ", "), k.Credential, known})
+	}
+	return table([]string{"path", "distributions", "credential", "how we know"}, rows)
 }
 
 func events() string {

@@ -26,6 +26,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/config"
 	"lockkeeper.dev/lockkeeper/testbed/simhost"
 )
 
@@ -203,12 +204,23 @@ var places = []struct {
 	{"kubeadm", "/etc/kubernetes/kubelet.conf", false},
 	{"k3s", "/var/lib/rancher/k3s/agent/kubelet.kubeconfig", true},
 	{"rke2", "/var/lib/rancher/rke2/agent/kubelet.kubeconfig", true},
+	{"k0s", "/var/lib/k0s/kubelet.conf", false},
+	{"microk8s", "/var/snap/microk8s/current/credentials/kubelet.config", false},
+	{"gardener", "/var/lib/kubelet/kubeconfig-real", false},
+	{"shared", "/var/lib/kubelet/kubeconfig", false},
 }
 
 // TestKubeletsKubeconfigIsFound has a host with nothing in its configuration find the kubelet's credential where each distribution
 // keeps it.
 func TestKubeletsKubeconfigIsFound(t *testing.T) {
 	t.Parallel()
+	var files []string
+	for _, p := range places {
+		files = append(files, p.file)
+	}
+	if known := config.HostKubeconfigs(); !slices.Equal(known, files) {
+		t.Errorf("lockkeeper looks for %q, and the test for %q", known, files)
+	}
 	for _, p := range places {
 		t.Run(p.name, func(t *testing.T) {
 			t.Parallel()

@@ -36,6 +36,9 @@ drwxr-xr-x /etc/lockkeeper/
 -rw-r--r-- /usr/share/doc/lockkeeper/examples/notify-webhook/kustomization.yaml
 -rw-r--r-- /usr/share/doc/lockkeeper/examples/notify-webhook/manifest.yaml
 -rw-r--r-- /usr/share/doc/lockkeeper/examples/notify-webhook/notify-webhook@.service
+-rw-r--r-- /usr/share/doc/lockkeeper/examples/reboot-check/lockkeeper-reboot-check.service
+-rw-r--r-- /usr/share/doc/lockkeeper/examples/reboot-check/lockkeeper-reboot-check.timer
+-rw-r--r-- /usr/share/doc/lockkeeper/examples/reboot-check/reboot-check.sh
 -rw-r--r-- /usr/share/doc/lockkeeper/examples/wait-for-replicas/hook.sh
 -rw-r--r-- /usr/share/doc/lockkeeper/examples/wait-for-replicas/host.yaml
 -rw-r--r-- /usr/share/doc/lockkeeper/examples/wait-for-replicas/kustomization.yaml
@@ -70,6 +73,9 @@ drwxr-xr-x /etc/lockkeeper
 -rw-r--r-- /usr/share/doc/lockkeeper/examples/notify-webhook/kustomization.yaml
 -rw-r--r-- /usr/share/doc/lockkeeper/examples/notify-webhook/manifest.yaml
 -rw-r--r-- /usr/share/doc/lockkeeper/examples/notify-webhook/notify-webhook@.service
+-rw-r--r-- /usr/share/doc/lockkeeper/examples/reboot-check/lockkeeper-reboot-check.service
+-rw-r--r-- /usr/share/doc/lockkeeper/examples/reboot-check/lockkeeper-reboot-check.timer
+-rw-r--r-- /usr/share/doc/lockkeeper/examples/reboot-check/reboot-check.sh
 -rw-r--r-- /usr/share/doc/lockkeeper/examples/wait-for-replicas/hook.sh
 -rw-r--r-- /usr/share/doc/lockkeeper/examples/wait-for-replicas/host.yaml
 -rw-r--r-- /usr/share/doc/lockkeeper/examples/wait-for-replicas/kustomization.yaml
