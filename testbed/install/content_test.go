@@ -301,8 +301,8 @@ func TestIgnition(t *testing.T) {
 	if u := ign.Systemd.Units[0]; u.Name != "locksmithd.service" || !u.Mask {
 		t.Errorf("locksmithd is not masked: %+v", u)
 	}
-	if u := ign.Systemd.Units[2]; u.Name != "lockkeeper-sysupdate.timer" || !u.Enabled {
-		t.Errorf("the timer is not enabled: %+v", u)
+	if u := ign.Systemd.Units[2]; u.Name != "lockkeeper-sysupdate.timer" || u.Enabled {
+		t.Errorf("the timer is enabled: %+v", u)
 	}
 	broken := filepath.Join(t.TempDir(), "broken.ign")
 	bad := bytes.Replace(data, []byte(`"sha256-`), []byte(`"sha256-0`), 1)

@@ -1,0 +1,230 @@
+package packaging
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"text/template"
+)
+
+// transferKeys are the keys of a transfer file, by sysupdate.d(5) of systemd 251 to 258. Only those
+// that Flatcar's oldest systemd (252) knows are here.
+var transferKeys = map[string][]string{
+	"Transfer": {"MinVersion", "ProtectVersion", "Verify"},
+	"Source":   {"Type", "Path", "MatchPattern"},
+	"Target": {"Type", "Path", "MatchPattern", "MatchPartitionType", "PartitionUUID", "PartitionFlags", "PartitionNoAuto",
+		"PartitionGrowFileSystem", "ReadOnly", "Mode", "TriesDone", "TriesLeft", "InstancesMax", "RemoveTemporary", "CurrentSymlink"},
+}
+
+var fenced = regexp.MustCompile("(?ms)^```([a-z]*)\n(.*?)^```$")
+
+// blocks returns a page's blocks of one language.
+func blocks(t *testing.T, page, language string) []string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("..", "docs", page))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []string
+	for _, m := range fenced.FindAllStringSubmatch(string(text), -1) {
+		if m[1] == language {
+			found = append(found, m[2])
+		}
+	}
+	return found
+}
+
+// ignition is what Butane makes, as far as the test reads it.
+type ignition struct {
+	Storage struct {
+		Files []struct {
+			Path     string
+			Contents struct{ Source, Compression string }
+		}
+		Links []struct{ Path, Target string }
+	}
+	Systemd struct {
+		Units []struct {
+			Name, Contents string
+			Mask, Enabled  bool
+		}
+	}
+}
+
+// TestFlatcar checks the Butane file of docs/flatcar.md and the one that the packages come with:
+// Butane and Ignition's validator accept them, systemd accepts their units and knows the keys of
+// their transfer file, and both say the same.
+func TestFlatcar(t *testing.T) {
+	page := blocks(t, "flatcar.md", "yaml")
+	if len(page) != 1 {
+		t.Fatalf("docs/flatcar.md has %d YAML blocks, expected 1", len(page))
+	}
+	values := map[string]string{"URL": "https://downloads.example.com/lockkeeper", "Arch": "x86-64", "Image": "lockkeeper-1.2.3-x86-64.raw", "SHA256": strings.Repeat("0", 64)}
+	values["Transfer"] = "          " + strings.ReplaceAll(filled(t, "flatcar/lockkeeper.conf", values), "\n", "\n          ")
+	services := map[string]string{}
+	for name, source := range map[string]string{"docs/flatcar.md": page[0], "lockkeeper.bu": filled(t, "flatcar/lockkeeper.bu", values)} {
+		ign := butane(t, name, source)
+		units := t.TempDir()
+		for _, u := range ign.Systemd.Units {
+			switch {
+			case u.Name == "locksmithd.service":
+				if !u.Mask {
+					t.Errorf("%s: locksmithd is not masked", name)
+				}
+				continue
+			case u.Enabled:
+				t.Errorf("%s: %s is enabled", name, u.Name)
+			}
+			if err := os.WriteFile(filepath.Join(units, u.Name), []byte(u.Contents), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			if strings.HasSuffix(u.Name, ".service") {
+				services[name] = u.Contents
+			}
+		}
+		verifyUnits(t, units)
+		transfers := 0
+		for _, f := range ign.Storage.Files {
+			if strings.HasPrefix(f.Path, "/etc/sysupdate.lockkeeper.d/") {
+				transfers++
+				checkTransfer(t, name, inline(t, f.Contents.Source))
+			}
+		}
+		if transfers != 1 || len(ign.Storage.Links) != 1 || ign.Storage.Links[0].Path != "/etc/extensions/lockkeeper.raw" {
+			t.Errorf("%s: %d transfer files, links %+v", name, transfers, ign.Storage.Links)
+		}
+	}
+	if services["docs/flatcar.md"] != services["lockkeeper.bu"] || services["lockkeeper.bu"] == "" {
+		t.Errorf("the update services differ: %q", services)
+	}
+	if out, err := runTool(t, "github.com/coreos/butane/internal", strings.Replace(page[0], "mask: true", "masked: true", 1), "--strict"); err == nil {
+		t.Errorf("Butane finds no mistake in a key that does not exist: %s", out)
+	}
+}
+
+// filled is a template of this directory with its values.
+func filled(t *testing.T, file string, values any) string {
+	t.Helper()
+	tmpl, err := template.ParseFiles(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	if err := tmpl.Execute(&b, values); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+// runTool runs a command of tools.mod with a text for its standard input, and returns what it prints.
+func runTool(t *testing.T, tool, stdin string, args ...string) (stdout string, err error) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", append([]string{"tool", "-modfile=tools.mod", tool}, args...)...)
+	cmd.Dir = ".."
+	cmd.Stdin = strings.NewReader(stdin)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		err = fmt.Errorf("%s: %w\n%s", tool, err, stderr.String())
+	}
+	return string(out), err
+}
+
+func butane(t *testing.T, name, source string) (ign ignition) {
+	t.Helper()
+	out, err := runTool(t, "github.com/coreos/butane/internal", source, "--strict", "--pretty")
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	file := filepath.Join(t.TempDir(), "node.ign")
+	if err := os.WriteFile(file, []byte(out), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := runTool(t, "github.com/coreos/ignition/v2/validate", "", file); err != nil {
+		t.Errorf("%s: %v", name, err)
+	}
+	if err := json.Unmarshal([]byte(out), &ign); err != nil {
+		t.Fatal(err)
+	}
+	return ign
+}
+
+// inline returns the text of a data URL as Butane writes it: plain, or compressed if that is shorter.
+func inline(t *testing.T, source string) string {
+	t.Helper()
+	if packed, ok := strings.CutPrefix(source, "data:;base64,"); ok {
+		r, err := gzip.NewReader(base64.NewDecoder(base64.StdEncoding, strings.NewReader(packed)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	text, err := url.PathUnescape(strings.TrimPrefix(source, "data:,"))
+	if err != nil || !strings.HasPrefix(source, "data:,") {
+		t.Fatalf("a data URL that the test does not know: %q, %v", source, err)
+	}
+	return text
+}
+
+// checkTransfer compares a transfer file with what systemd documents, key by key.
+func checkTransfer(t *testing.T, name, text string) {
+	t.Helper()
+	section, got := "", map[string]string{}
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		switch key, value, ok := strings.Cut(line, "="); {
+		case line == "" || line[0] == '#':
+		case line[0] == '[':
+			section = strings.Trim(line, "[]")
+		case !ok || !slices.Contains(transferKeys[section], key):
+			t.Errorf("%s: systemd knows no %q in section %q of a transfer file", name, line, section)
+		default:
+			got[section+"."+key] = value
+		}
+	}
+	for key, want := range map[string]string{
+		"Transfer.Verify": "yes", "Source.Type": "url-file", "Source.Path": "https://downloads.example.com/lockkeeper", "Target.Type": "regular-file",
+		"Target.Path": "/opt/extensions/lockkeeper", "Target.CurrentSymlink": "/etc/extensions/lockkeeper.raw", "Target.MatchPattern": got["Source.MatchPattern"],
+	} {
+		if got[key] != want {
+			t.Errorf("%s: %s is %q, expected %q", name, key, got[key], want)
+		}
+	}
+	pattern := strings.NewReplacer("%a", "x86-64", ".", `\.`).Replace(got["Source.MatchPattern"])
+	if strings.Count(pattern, "@v") != 1 || !regexp.MustCompile("^"+strings.Replace(pattern, "@v", ".+", 1)+"$").MatchString("lockkeeper-1.2.3-x86-64.raw") {
+		t.Errorf("%s: %q does not match the name of an image", name, got["Source.MatchPattern"])
+	}
+}
+
+// verifyUnits has systemd check the unit files of a directory.
+func verifyUnits(t *testing.T, dir string) {
+	t.Helper()
+	if _, err := exec.LookPath("systemd-analyze"); err != nil {
+		t.Log("left out: systemd-analyze is missing, so systemd did not check the units")
+		return
+	}
+	names, err := filepath.Glob(filepath.Join(dir, "*"))
+	if err != nil || len(names) == 0 {
+		t.Fatalf("no units in %s: %v", dir, err)
+	}
+	out, err := exec.CommandContext(t.Context(), "systemd-analyze", append([]string{"verify", "--man=no", "--recursive-errors=no"}, names...)...).CombinedOutput()
+	if err != nil || len(bytes.TrimSpace(out)) != 0 {
+		t.Errorf("systemd-analyze verify: %v\n%s", err, out)
+	}
+}
