@@ -211,7 +211,7 @@ package-deps:
 # What the tests of packages call too: linters, package managers, shells.
 .PHONY: package-test-deps
 package-test-deps: package-deps
-	@$(call need,lintian:lintian rpm:rpm rpmlint:rpmlint mandoc:mandoc man:man-db fish:fish zsh:zsh systemd-analyze:systemd mmdebstrap:mmdebstrap)
+	@$(call need,lintian:lintian rpm:rpm rpmlint:rpmlint shellcheck:shellcheck mandoc:mandoc man:man-db fish:fish zsh:zsh systemd-analyze:systemd mmdebstrap:mmdebstrap)
 
 # What the examples of hooks call.
 .PHONY: example-test-deps
