@@ -23,7 +23,7 @@ const module = "lockkeeper.dev/lockkeeper"
 
 // topLevel lists every file and directory that may be in the root.
 var topLevel = strings.Fields(`main.go cli kube node coordinator drain updateengine systemd packaging api policy testbed docs
-	go.mod go.sum Makefile README.md LICENSE CHANGELOG.md tools.mod tools.sum layout_test.go main_test.go .ci .gitignore .git bin dist`)
+	go.mod go.sum Makefile README.md CONTRIBUTING.md SECURITY.md LICENSE CHANGELOG.md tools.mod tools.sum layout_test.go main_test.go docs_test.go .ci .gitignore .git bin dist`)
 
 // pure lists the packages that use no client, D-Bus, file, clock or random number.
 var pure = []string{"api/v1alpha1", "node/turn", "node/step", "policy", "coordinator/rollout", "cli/migrate"}
