@@ -228,3 +228,39 @@ func verifyUnits(t *testing.T, dir string) {
 		t.Errorf("systemd-analyze verify: %v\n%s", err, out)
 	}
 }
+
+// TestFlatcarSignature runs the commands of docs/flatcar.md that sign the checksums, and checks the
+// signature as systemd does: by the exported key alone.
+func TestFlatcarSignature(t *testing.T) {
+	needs(t, "gpg")
+	commands := blocks(t, "flatcar.md", "sh")
+	if len(commands) != 1 || !strings.Contains(commands[0], "--detach-sign") {
+		t.Fatalf("expected one block of commands that signs: %q", commands)
+	}
+	dir, home := t.TempDir(), t.TempDir()
+	sums := write(t, filepath.Join(dir, "SHA256SUMS"), strings.Repeat("0", 64)+"  lockkeeper-1.2.3-x86-64.raw\n")
+	bash := func(script string) (string, error) {
+		cmd := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c", script)
+		cmd.Dir = dir
+		cmd.Env = append(os.Environ(), "GNUPGHOME="+home, "KEY=release@example.com")
+		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}
+	t.Cleanup(func() {
+		if out, err := exec.Command("gpgconf", "--homedir", home, "--kill", "all").CombinedOutput(); err != nil {
+			t.Errorf("%v\n%s", err, out)
+		}
+	})
+	const newKey = `gpg --batch --quiet --passphrase '' --quick-generate-key "$KEY" ed25519 sign`
+	if out, err := bash(newKey + "\n" + commands[0]); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	const verify = "gpg --batch --trust-model=always --no-default-keyring --keyring=$PWD/lockkeeper.gpg --verify SHA256SUMS.gpg - <SHA256SUMS"
+	if out, err := bash(verify); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+	write(t, sums, strings.Repeat("1", 64)+"  lockkeeper-1.2.3-x86-64.raw\n")
+	if out, err := bash(verify); err == nil {
+		t.Errorf("other checksums have a valid signature: %s", out)
+	}
+}
