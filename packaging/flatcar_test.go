@@ -264,3 +264,71 @@ func TestFlatcarSignature(t *testing.T) {
 		t.Errorf("other checksums have a valid signature: %s", out)
 	}
 }
+
+var execStart = regexp.MustCompile(`(?m)^ +ExecStart=/bin/sh -ec '(.*)'$`)
+
+// TestFlatcarUpdate runs the script of lockkeeper-sysupdate.service with stand-ins for
+// systemd-sysupdate and systemctl. TestFlatcar checks that the page's and the packages' are the same.
+func TestFlatcarUpdate(t *testing.T) {
+	text, err := os.ReadFile("flatcar/lockkeeper.bu")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := execStart.FindStringSubmatch(string(text))
+	if m == nil {
+		t.Fatal("no script found")
+	}
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	script := strings.NewReplacer("$$", "$", "/etc/extensions/", at("etc")+"/", "/run/", at("run")+"/", "/usr/lib/systemd/", at("bin")+"/").Replace(m[1])
+	program := func(name, text string) {
+		if err := os.Chmod(write(t, at("bin/"+name), "#!/bin/sh\n"+text+"\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	program("systemctl", `echo "$@" >>"`+at("calls")+`"; test ! -e "`+at("broken")+`"`)
+	publish := func(image string) { // what systemd-sysupdate will find
+		program("systemd-sysupdate", `test "$*" = "-C lockkeeper update" && ln -sfn "`+write(t, at("opt/"+image), "")+`" "`+at("etc/lockkeeper.raw")+`"`)
+	}
+	run := func(what string, want string, ok bool) {
+		t.Helper()
+		write(t, at("calls"), "")
+		cmd := exec.CommandContext(t.Context(), "/bin/sh", "-ec", script)
+		cmd.Env = []string{"PATH=" + at("bin") + ":/usr/bin:/bin"}
+		out, err := cmd.CombinedOutput()
+		calls, readErr := os.ReadFile(at("calls"))
+		if readErr != nil {
+			t.Fatal(readErr)
+		}
+		if got := strings.ReplaceAll(strings.TrimSpace(string(calls)), "\n", "; "); got != want || (err == nil) != ok {
+			t.Errorf("%s: systemctl was called with %q, expected %q; %v\n%s", what, got, want, err, out)
+		}
+	}
+	const refresh = "restart systemd-sysext.service; daemon-reload; restart lockkeeper.service"
+	write(t, at("run/x"), "")
+	write(t, at("etc/x"), "")
+	if err := os.Symlink(write(t, at("opt/1.raw"), ""), at("etc/lockkeeper.raw")); err != nil {
+		t.Fatal(err)
+	}
+	publish("1.raw")
+	run("no other image", "", true)
+	publish("2.raw")
+	run("a new image", refresh, true)
+	run("the same again", "", true)
+	publish("3.raw")
+	write(t, at("run/reboot-required"), "")
+	run("a reboot is pending", "", true)
+	if err := os.Remove(at("run/reboot-required")); err != nil {
+		t.Fatal(err)
+	}
+	run("the reboot was called off", refresh, true)
+	publish("4.raw")
+	write(t, at("broken"), "")
+	run("the refresh fails", "restart systemd-sysext.service", false)
+	if err := os.Remove(at("broken")); err != nil {
+		t.Fatal(err)
+	}
+	run("after the failure", refresh, true)
+	program("systemd-sysupdate", "exit 1")
+	run("nothing can be downloaded", "", false)
+}
