@@ -129,8 +129,10 @@ func set(s *rollout.Snapshot, word string) error {
 		n.Host.Protocol = len(value)
 	case "veto":
 		n.Host.Veto = v1alpha1.Reason(value)
-	case "blockoff": // the host says that Block is off; pods have blocked for that long
-		n.Host.BlockOff, n.Host.BlockedSince = true, ago()
+	case "blockoff": // the host says that Block is off; pods have blocked for that long, or no longer do
+		if n.Host.BlockOff = true; value != "" {
+			n.Host.BlockedSince = ago()
+		}
 	case "block": // the policy's time for pods that block, and what follows
 		limit, on, _ := strings.Cut(value, ",")
 		s.Policies[0].Terms.BlockTimeout.Duration, _ = time.ParseDuration(limit)

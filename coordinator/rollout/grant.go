@@ -250,6 +250,11 @@ func (d *decision) blockHold(n *turn.Node) string {
 	if !n.Host.BlockOff {
 		return ""
 	}
+	if n.Host.BlockedSince.IsZero() {
+		// The host said so in the turn before this one, whose drain evicted the pods. Another
+		// may have come since.
+		return "until its host reports again whether pods block the drain"
+	}
 	p := d.policyOf(n)
 	limit := p.Terms.BlockLimit()
 	if limit == 0 {

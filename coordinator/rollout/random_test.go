@@ -178,7 +178,9 @@ func randomNode(d *dice, name string, set policy.Set, foreign bool) turn.Node {
 			Drains: !d.oneIn(5), Changes: one(d, anUpdate, anUpdate, anUpdate, another, another, tooLong), OSVersion: "4.1",
 		}
 		if d.oneIn(30) {
-			n.Host.BlockOff, n.Host.BlockedSince = true, ago(d)
+			if n.Host.BlockOff = true; !d.oneIn(5) {
+				n.Host.BlockedSince = ago(d)
+			}
 		}
 		if d.oneIn(10) {
 			n.Host.HookStages = []v1alpha1.State{one(d, v1alpha1.StateBeforeDrain, v1alpha1.StateBeforeUncordon)}

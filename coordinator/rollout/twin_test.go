@@ -304,8 +304,11 @@ func (w twin) ready(n *turn.Node) bool {
 	if !speaks(n) || !n.Wants.Something() || !n.Host.Managed || n.Host.Veto != "" || n.Host.Protocol > 1 || !n.Ready {
 		return false
 	}
-	// "Block is off only if the policies of both say so."
+	// "Block is off only if the policies of both say so, and for one turn."
 	if n.Host.BlockOff {
+		if n.Host.BlockedSince.IsZero() {
+			return false
+		}
 		if p := w.decides(n); p == nil || p.Terms.OnBlockTimeout != "Evict" || n.Host.BlockedSince.Add(p.Terms.BlockTimeout.Duration).After(w.Now) {
 			return false
 		}
