@@ -11,7 +11,7 @@ type kind uint8
 // kindSet is a set of kinds of faults.
 type kindSet uint64
 
-const _ kindSet = 1 << (deleteLease - crash) // the last kind has to fit
+const _ kindSet = 1 << (newer - crash) // the last kind has to fit
 
 const (
 	// Steps of a host's process.
@@ -25,6 +25,7 @@ const (
 	ranHooks
 	lateHooks
 	dueHooks
+	listPods
 	// Steps of a machine.
 	start
 	goDown
@@ -33,6 +34,10 @@ const (
 	heal
 	confirm
 	settled
+	podEnds
+	blockTime
+	ranTime
+	offer
 	// Steps of a term.
 	list
 	watch
@@ -54,6 +59,9 @@ const (
 	recreateNode
 	clearTurn
 	unguard
+	policyEvicts
+	blackoutBegins
+	blackoutEnds
 
 	// Faults. Each costs one fault of the run.
 	crash
@@ -87,19 +95,27 @@ const (
 	stop
 	blankLease
 	deleteLease
+	blockPod
+	policyHolds
+	forgeBlockOff
+	blip
+	lie
+	newer
 )
 
 var kindNames = map[kind]string{
-	stepHost: "step", readRest: "read-lease", seeNode: "see", expire: "look-expires", poll: "poll", evicted: "evicted", applied: "applied", ranHooks: "ran-hooks", lateHooks: "late-hooks", dueHooks: "due-hooks",
+	stepHost: "step", readRest: "read-lease", seeNode: "see", expire: "look-expires", poll: "poll", evicted: "evicted", applied: "applied", ranHooks: "ran-hooks", lateHooks: "late-hooks", dueHooks: "due-hooks", listPods: "list-pods",
 	start: "start", goDown: "down", report: "kubelet", notReady: "not-ready", heal: "heal", confirm: "confirm", settled: "settled",
+	podEnds: "pod-ends", blockTime: "block-time", ranTime: "ran-time", offer: "offer",
 	list: "list", watch: "watch", lateDecision: "too-late", watchLease: "watch-lease", decide: "decide", sendWrite: "send",
 	settleWrite: "settle", tryAgain: "try-again", landUnknown: "lands", landOrphan: "lands-late", campaign: "campaign",
 	resume: "resume", attach: "attach", manage: "manage", goOn: "go", recreateLease: "recreate-lease", recreateNode: "recreate", clearTurn: "retry",
-	unguard: "unguard",
-	crash:   "CRASH", rollback: "ROLLBACK", killProcess: "KILL", loseHostWrite: "LOSE-HOST", failRead: "FAIL-READ", cancel: "CANCEL", restage: "RESTAGE", refuseReboot: "REFUSE-REBOOT",
+	unguard: "unguard", policyEvicts: "policy-evicts", blackoutBegins: "blackout", blackoutEnds: "blackout-ends",
+	crash: "CRASH", rollback: "ROLLBACK", killProcess: "KILL", loseHostWrite: "LOSE-HOST", failRead: "FAIL-READ", cancel: "CANCEL", restage: "RESTAGE", refuseReboot: "REFUSE-REBOOT",
 	failApply: "FAIL-APPLY", failHooks: "FAIL-HOOKS", sicken: "SICKEN", latePod: "LATE-POD", cordon: "CORDON", uncordon: "UNCORDON", pause: "PAUSE",
 	detach: "DETACH", forceDetach: "FORCE-DETACH", unmanage: "UNMANAGE", strip: "STRIP", request: "REQUEST", requestNow: "REQUEST-NOW", withdraw: "WITHDRAW", deleteNode: "DELETE", guard: "GUARD", age: "AGE",
 	loseWrite: "LOSE", crashLeader: "CRASH-LEADER", takeOver: "TAKE-OVER", stop: "STOP", blankLease: "BLANK-LEASE", deleteLease: "DELETE-LEASE",
+	blockPod: "BLOCK-POD", policyHolds: "POLICY-HOLDS", forgeBlockOff: "FORGE-BLOCK", blip: "BLIP", lie: "LIE", newer: "NEWER",
 }
 
 func kindsOf(kinds ...kind) (s kindSet) {
@@ -109,12 +125,18 @@ func kindsOf(kinds ...kind) (s kindSet) {
 	return s
 }
 
-// allKinds is the set of all kinds of faults, except those about requests.
+// allKinds is the set of all kinds of faults, except those about requests, pods that block, and canaries.
 var allKinds = kindsOf(crash, rollback, killProcess, loseHostWrite, failRead, cancel, restage, refuseReboot, failApply, failHooks, sicken, latePod, cordon, uncordon,
 	pause, detach, forceDetach, unmanage, strip, deleteNode, guard, age, loseWrite, crashLeader, takeOver, stop, blankLease, deleteLease)
 
 // requests is the set of what admins do with requests for reboots.
 var requests = kindsOf(request, requestNow, withdraw)
+
+// ofBlocks is what happens to a host with pods that block, and ofCanaries to the nodes that others wait for.
+var (
+	ofBlocks   = kindsOf(blockPod, policyHolds, forgeBlockOff)
+	ofCanaries = kindsOf(blip, lie, newer)
+)
 
 // action identifies one step, so that a script of steps can be replayed.
 type action struct {

@@ -119,6 +119,13 @@ func (m *model) leaseSteps(s *state, yield func(*event, *state)) {
 	}
 	l := s.lease
 	m.campaigns(s, do)
+	if m.Blackouts {
+		if s.dark {
+			do(blackoutEnds, func(t *state) { t.dark = false })
+		} else {
+			do(blackoutBegins, func(t *state) { t.dark = true })
+		}
+	}
 	if !l.exists {
 		do(recreateLease, func(t *state) { t.lease = lease{exists: true} })
 		return

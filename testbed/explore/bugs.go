@@ -65,6 +65,22 @@ const (
 	ForeignForceIgnoresCommit
 	UnledTimeCounts
 	MissingLeaseIsNoStop
+	BlockNotRead
+	BlockVetoIgnored
+	BlockOffByGrant
+	BlockOffByOldPolicy
+	BlockOffUnchecked
+	BlockOffStays
+	BlockNeverOff
+	CanaryClockEarly
+	CanaryBootIgnored
+	CanaryBlipIgnored
+	CanaryLieBelieved
+	CanaryNewerIgnored
+	CanaryBacksOut
+	BlackoutIgnored
+	BlackoutCancels
+	BlackoutHoldsTurns
 )
 
 var bugNames = []string{
@@ -91,6 +107,15 @@ var bugNames = []string{
 	"a proxy's 404 that counts as a deleted Node", "a guarded Node's foreign turn that holds up the others",
 	"a pause that does not freeze a foreign turn", "a forced detach that releases a committed foreign turn",
 	"time without a Lease that counts against a turn", "a missing Lease that does not stop a host",
+	"a cordon without a read of the pods that block", "a grant although pods block the drain",
+	"Block off by the grant, and not by the host's record",
+	"Block off after the host's policy has changed to Hold", "Block off as the host says, and not by the coordinator's clock",
+	"Block off for a second turn", "pods that block after blockTimeout",
+	"a canary's clock that starts before it has run the version for its time", "a canary's clock that a boot does not restart",
+	"a canary's clock that goes on while it is not Ready", "a canary's clock that goes on over a lie",
+	"a turn that boots a newer version than it was granted for",
+	"canaries that back out turns that have begun",
+	"a blackout that is ignored", "a blackout that cancels turns", "a blackout that holds turns that have begun",
 }
 
 // String returns a description of the bug.
@@ -126,6 +151,10 @@ func (b Bug) observe(o *step.Observation) {
 	case NoBootInAcks:
 		if o.Node.Ack.BootID != "" {
 			o.Node.Ack.BootID = o.Self.BootID
+		}
+	case BlockNotRead:
+		if o.Fresh != nil {
+			o.Fresh.Blocked = ""
 		}
 	case RefusalForgotten:
 		o.UnsettledRefusal = v1alpha1.Ack{}
@@ -184,6 +213,13 @@ func (b Bug) decide(s rollout.Snapshot) rollout.Outcome {
 		was[n.Name] = &n
 		b.show(&s.Nodes[i], &s)
 	}
+	dark := b == BlackoutHoldsTurns && len(s.Policies[0].Blackouts) > 0
+	if b == BlackoutIgnored {
+		s.Policies = slices.Clone(s.Policies)
+		for i := range s.Policies {
+			s.Policies[i].Blackouts = nil
+		}
+	}
 	out := rollout.Decide(s)
 	for i := range out.Verdicts {
 		if b == WaitsInSilence && out.Verdicts[i].Held == v1alpha1.ReasonOverdue {
@@ -191,6 +227,8 @@ func (b Bug) decide(s rollout.Snapshot) rollout.Outcome {
 		}
 		m, n := out.Verdicts[i].Move, was[out.Verdicts[i].Node]
 		switch {
+		case dark && m != nil && m.From.InTurn():
+			out.Verdicts[i].Move, out.Verdicts[i].Held = nil, v1alpha1.ReasonWindow
 		case b == OffTable && m != nil && m.From == v1alpha1.StateDraining && m.To == v1alpha1.StateRebooting:
 			m.To = v1alpha1.StateBeforeDrain
 		case b == ReleaseLeavesKeys && m != nil:
@@ -213,6 +251,8 @@ func (b Bug) decide(s rollout.Snapshot) rollout.Outcome {
 
 // show changes the Node that the coordinator sees.
 func (b Bug) show(n *turn.Node, s *rollout.Snapshot) {
+	b.showBlocks(n)
+	b.showCanary(n)
 	switch b {
 	case NoBootInAcks:
 		if n.Ack.BootID != "" {
@@ -270,6 +310,12 @@ func (b Bug) show(n *turn.Node, s *rollout.Snapshot) {
 	case ForeignForceIgnoresCommit:
 		if n.Ours() && n.Grant.Epoch != s.Epoch && n.Detached != nil && n.Detached.Force {
 			n.Ack.Report = v1alpha1.ReportSeen
+		}
+	case BlackoutCancels:
+		if n.Grant != nil {
+			g := *n.Grant
+			g.Terms.OnClose = v1alpha1.OnCloseCancel
+			n.Grant = &g
 		}
 	case RefusedHoldsAll:
 		s.Refused = nil

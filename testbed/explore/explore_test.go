@@ -23,6 +23,10 @@ var units = kindsOf(crash, killProcess, cancel, failHooks, age, crashLeader, tak
 // settling is the set of faults that begin or skip a settle time, or change who counts it.
 var settling = kindsOf(crash, cancel, uncordon, deleteNode, crashLeader, takeOver, requestNow)
 
+// blocking is the set of faults that change what a host knows of pods that block, in whose turn it is, or under whom. What
+// it does not have ends or holds a turn with such pods as it does any other.
+var blocking = ofBlocks | kindsOf(crash, killProcess, crashLeader, restage)
+
 // soak reports whether the environment asks for the larger bounds.
 func soak() bool { return os.Getenv("LOCKKEEPER_SOAK") != "" }
 
@@ -52,6 +56,11 @@ func bounds() []Config {
 			{Nodes: 2, Faults: 2, Kinds: answers},
 			{Nodes: 2, Faults: 2, Kinds: intents},
 			{Nodes: 1, Faults: 3, Kinds: missingLease},
+			{Nodes: 2, Faults: 1, Kinds: blocking, Blocks: BlocksEvict},
+			{Nodes: 2, Faults: 1, Kinds: kindsOf(blockPod), Blocks: BlocksEvict, Units: true},
+			{Nodes: 2, Faults: 1, Kinds: allKinds | ofCanaries, Pools: 2, After: true},
+			{Nodes: 2, Faults: 1, Kinds: kindsOf(crashLeader, takeOver), Blackouts: true},
+			{Nodes: 1, Faults: 1, Kinds: allKinds, Blackouts: true, OnClose: true},
 		}...)
 	}
 	if soak() {
@@ -78,6 +87,12 @@ func bounds() []Config {
 			{Nodes: 3, Faults: 2, Budget: 2, Kinds: answers},
 			{Nodes: 2, Faults: 3, Kinds: answers},
 			{Nodes: 2, Faults: 2, Kinds: missingLease},
+			{Nodes: 2, Faults: 1, Kinds: allKinds | ofBlocks, Blocks: BlocksHold},
+			{Nodes: 2, Faults: 2, Kinds: ofBlocks | kindsOf(restage), Blocks: BlocksEvict},
+			{Nodes: 2, Faults: 1, Kinds: ofBlocks, Blocks: BlocksEvict, Plan: DrainApply},
+			{Nodes: 2, Faults: 2, Kinds: ofCanaries | kindsOf(crash, crashLeader, takeOver), Pools: 2, After: true},
+			{Nodes: 3, Faults: 1, Kinds: ofCanaries, Pools: 2, After: true},
+			{Nodes: 2, Faults: 1, Kinds: protocol, Blackouts: true, OnClose: true},
 		}...)
 	}
 	for i := range all {

@@ -16,6 +16,8 @@ type seen struct {
 	lh            uint8
 	lx, ls, le    bool
 	drain, shut   uint8
+	listed        uint8
+	lb, holds     bool
 	refused       bool
 	refusal       uint8
 	apply         uint8
@@ -43,6 +45,7 @@ func (m *model) observed(n *node) (k seen, ok bool) {
 		view: view, boot: n.boot, started: n.started, version: n.version, src: n.src, known: n.known,
 		look: n.look, lh: n.lh, lx: n.lx, ls: n.ls, le: n.le,
 		shut: n.shut, refused: n.refused != 0 && n.refused == o.turn, refusal: n.refusal, sick: n.sick, world: m.world,
+		listed: n.listed, lb: n.lb, holds: n.holds,
 	}
 	if n.dturn == o.turn && n.dstate == o.state {
 		k.drain = n.drain
@@ -106,6 +109,7 @@ func (m *model) step(k seen) *did {
 			o.Sources.Steps = steps(k.known, o.Sources.Drains)
 		}
 	}
+	m.observeBlocks(&o, &k)
 	if k.look != noLook {
 		o.Fresh = &step.FreshRead{
 			Lease:  step.Lease{Exists: k.lx, Holder: id("e", k.lh), Stopped: k.ls},
@@ -113,6 +117,9 @@ func (m *model) step(k seen) *did {
 		}
 		if k.le {
 			o.Fresh.Evictable = 1
+		}
+		if k.lb {
+			o.Fresh.Blocked = blockingPod
 		}
 		if m.Nodes == 1 {
 			o.Term = o.Fresh.Lease.Holder // the leader runs on the only node
@@ -136,9 +143,10 @@ func (m *model) hostSteps(s *state, i int, yield func(*event, *state)) {
 	do := m.on(s, i, yield)
 	if n.look == halfLook {
 		do(readRest, 0, func(t *node, _ *event) {
-			t.look, t.lh, t.lx, t.ls, t.le = commitLook, s.lease.holder, s.lease.exists, s.lease.stop, t.pods
+			t.look, t.lh, t.lx, t.ls, t.le = commitLook, s.lease.holder, s.lease.exists, s.lease.stop, t.pods || t.blocks
+			t.lb, t.lbKept = t.blocks && !m.blockOff(t), t.blocks && !m.mayEvict(t)
 			if !t.vcur {
-				t.look, t.le = leaseLook, false // the Node has changed since
+				t.look, t.le, t.lb, t.lbKept = leaseLook, false, false, false // the Node has changed since
 			}
 			t.src, t.known = true, t.change
 		})
@@ -169,7 +177,10 @@ func (m *model) hostSteps(s *state, i int, yield func(*event, *state)) {
 		do(poll, 0, func(t *node, _ *event) { t.src, t.known = true, t.change })
 	}
 	if n.drain == 1 {
-		do(evicted, 0, func(t *node, _ *event) { t.pods, t.drain = false, 2 })
+		m.evictSteps(n, do)
+	}
+	if m.Blocks != NoBlocks {
+		do(listPods, 0, func(t *node, _ *event) { t.listed = 1 + uint8(bit(t.blocks, 0)) })
 	}
 	if n.apply == 1 {
 		m.stepSteps(n, do)

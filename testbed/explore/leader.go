@@ -12,6 +12,7 @@ import (
 type snapshot struct {
 	term      int8
 	stopped   bool
+	dark      bool
 	uncertain [maxNodes]bool
 	refused   [maxNodes]bool
 	views     [maxNodes]uint32 // 0: the Node does not exist
@@ -37,7 +38,7 @@ func (m *model) facts(view uint32, pool uint8, name string) turn.Node {
 	if !ok {
 		n = m.objects[view].facts("")
 		if n.Grant != nil {
-			n.Grant.Terms = m.policy.Terms
+			n.Grant.Terms, n.Grant.Policy = m.policy.Terms, m.policy.Name
 			if pool != 0 {
 				n.Grant.Policy = id("p", pool)
 			}
@@ -58,7 +59,7 @@ func (m *model) decide(k snapshot) []round {
 	rounds := []round{}
 	for _, order := range m.orders {
 		s := rollout.Snapshot{
-			Now: now, Epoch: id("e", uint8(k.term)+1), Stopped: k.stopped, Policies: m.policies, Uncertain: map[string]bool{}, Refused: map[string]string{},
+			Now: now, Epoch: id("e", uint8(k.term)+1), Stopped: k.stopped, Policies: m.policiesIn(k.dark), Uncertain: map[string]bool{}, Refused: map[string]string{},
 		}
 		names := map[string]int{}
 		for i, view := range k.views[:m.Nodes] {
@@ -101,7 +102,7 @@ func (m *model) rounds(s *state, k int) []round {
 	if !s.terms[k].listed || !m.holds(s, k) && s.terms[k].rounds >= m.Stale {
 		return nil
 	}
-	q := snapshot{term: int8(k), stopped: s.terms[k].stopSeen}
+	q := snapshot{term: int8(k), stopped: s.terms[k].stopSeen, dark: s.dark}
 	for i := range m.Nodes {
 		t := &s.n[i].terms[k]
 		q.control[i], q.pool[i] = s.n[i].control, s.n[i].pool

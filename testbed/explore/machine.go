@@ -63,13 +63,19 @@ func (m *model) machineSteps(s *state, i int, yield func(*event, *state)) {
 		do(heal, 0, func(t *node, _ *event) { t.sick = false })
 	}
 	if api.exists() && (api.boot != n.boot || !api.ready) {
-		do(report, 0, write(func(o *object) { o.boot, o.ready = n.boot, true }))
+		do(report, 0, write(func(o *object) { o.boot, o.ready, o.readyLong = n.boot, true, o.ready && o.readyLong }))
 	}
 	if api.exists() && api.boot != n.boot && api.ready {
-		do(notReady, 0, write(func(o *object) { o.ready = false }))
+		do(notReady, 0, write(func(o *object) { o.ready, o.readyLong = false, false }))
 	}
 	if m.Settle && (api.young || api.last.settles) {
 		do(settled, 0, func(t *node, _ *event) { m.each(t, func(o *object) { o.young, o.last.settles = false, false }) })
+	}
+	if m.Blocks != NoBlocks {
+		m.blockSteps(s, n, do, write)
+	}
+	if m.After {
+		m.canarySteps(s, n, do, write)
 	}
 	if m.Hooks && api.turn != 0 {
 		for h, stage := range hookStages {
@@ -149,5 +155,8 @@ func (m *model) ages(n *node) {
 			}
 		}
 		o.last.backoff = false
+		if o.host.blocked != 0 {
+			o.host.blocked = blockedLong
+		}
 	})
 }

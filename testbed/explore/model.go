@@ -53,6 +53,12 @@ type Config struct {
 	Units   bool // each host has hook units of its own in each hook stage
 	Wait    bool // the timeouts of the drain and of all hooks are Wait
 	Absent  bool // nodes begin without any labels instead of idle
+	// Blocks is what the policy does with pods that the drain must not evict, if there may be any; see block.go.
+	Blocks Blocks
+	// After: the nodes of the second policy wait for those of the first, which are its canaries; see canary.go.
+	After bool
+	// Blackouts: blackouts begin and end at any time. With OnClose, they cancel turns that have not committed.
+	Blackouts, OnClose bool
 	// Lag lets a term's view of the Nodes lag behind, and lets its writes land when they are decided. Without Lag the
 	// view is current, and the writes are in flight for any time. See doc.go.
 	Lag bool
@@ -91,7 +97,8 @@ func (c Config) String() string {
 	for _, o := range []struct {
 		on   bool
 		word string
-	}{{c.Hooks, ", hooks"}, {c.Units, ", hook units"}, {c.Settle, ", settling"}, {c.Wait, ", timeouts that wait"}, {c.Absent, ", from nothing"}, {c.Lag, ", lagging views"}} {
+	}{{c.Hooks, ", hooks"}, {c.Units, ", hook units"}, {c.Settle, ", settling"}, {c.Wait, ", timeouts that wait"}, {c.Absent, ", from nothing"}, {c.Lag, ", lagging views"},
+		{c.Blocks == BlocksHold, ", pods that block"}, {c.Blocks == BlocksEvict, ", pods that block for a time"}, {c.After, ", canaries"}, {c.Blackouts, ", blackouts"}, {c.OnClose, " that cancel"}} {
 		if o.on {
 			text.WriteString(o.word)
 		}
@@ -105,6 +112,7 @@ type model struct {
 	*tables
 	policy   policy.Policy // of Terms that all policies have
 	policies policy.Set
+	dark     policy.Set             // policies in a blackout
 	read     map[poolView]turn.Node // the versions of Nodes as the cores see them
 	steps    map[seen]*did
 	decides  map[snapshot][]round
@@ -140,7 +148,12 @@ func newModel(c Config) *model {
 			*stage = []v1alpha1.Hook{h}
 		}
 	}
+	m.setBlocks(t)
+	if c.OnClose {
+		t.OnClose = v1alpha1.OnCloseCancel
+	}
 	m.policies = m.pools()
+	m.dark = blackedOut(m.policies)
 	m.orders = [][]int{{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}}
 	return m
 }
@@ -159,6 +172,9 @@ func (m *model) pools() policy.Set {
 		p.Settle, p.MaxUnavailable, p.Terms = m.policy.Settle, m.policy.MaxUnavailable, m.policy.Terms
 		if pool == 0 && m.Total > 0 && m.Bug != TotalIgnored {
 			p.MaxUnavailableTotal = &policy.Limit{Number: m.Total}
+		}
+		if pool == 1 && m.After {
+			p.After = []policy.After{{Policy: id("p", canaryPool), For: canaryTime}}
 		}
 		if m.Bug == PolicyIgnored {
 			p.MaxUnavailable.Number = m.Nodes
@@ -211,6 +227,9 @@ func (m *model) set(n *node, o object, by int) bool {
 	}
 	old := n.api
 	n.api = id
+	if n.ranLong && restarts(&m.objects[old], &o) {
+		n.ranLong = false
+	}
 	switch {
 	case by == byHost:
 		n.refusal = 0
@@ -268,6 +287,8 @@ type event struct {
 	reboots   bool
 	turnSeen  uint8
 	grantSeen grantRecord
+	// evicts is true if the host evicts a pod that blocks.
+	evicts bool
 	// starts is what the host begins: hook units or a step of its plan, or "".
 	starts step.Effect
 	// publishes is true if the host's write contains wants.

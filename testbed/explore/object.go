@@ -16,6 +16,7 @@ type object struct {
 	young          bool  // it was created less than the settle time ago
 	boot           uint8 // as the kubelet reports
 	ready, unsched bool
+	readyLong      bool  // it has been Ready for the canaries' time
 	state          uint8 // index into states
 
 	wants    uint8 // 1 + index into wants; 0: no label
@@ -29,8 +30,9 @@ type object struct {
 	detached uint8 // 1: detached, 2: by force
 	managed  uint8 // 1: managed=false
 	retry    uint8
-	request  uint8    // an admin's request for a reboot; requests with different texts have different numbers
-	now      uint8    // the same, for one that does not wait
+	request  uint8 // an admin's request for a reboot; requests with different texts have different numbers
+	now      uint8 // the same, for one that does not wait
+	runs     runsRecord
 	hooks    [3]uint8 // the id of the turn for which hook "h0" to "h2" is confirmed
 }
 
@@ -45,6 +47,14 @@ type hostRecord struct {
 	veto            uint8
 	request         bool  // one of the changes is a request
 	change, version uint8 // the OS version after the change, 0: no change; the current OS version
+	blocked         uint8 // since when pods have blocked it: an index into blockedSince, 0: none does
+	blockOff        bool
+}
+
+// runsRecord is since when the node has run a version.
+type runsRecord struct {
+	version, boot uint8
+	long          bool // for the canaries' time
 }
 
 type ackRecord struct{ turn, boot, state, word, reason uint8 }
@@ -52,6 +62,7 @@ type ackRecord struct{ turn, boot, state, word, reason uint8 }
 // grantRecord holds ages instead of times: how many times the longest timeout has passed since the event.
 type grantRecord struct {
 	turn, epoch, uid, boot, wants, change, version uint8
+	blockOff                                       bool
 	drains, only, asked                            bool  // asked: one of the changes is a request
 	request, now                                   uint8 // which
 	started, stage                                 int8
@@ -199,6 +210,7 @@ func (o *object) facts(name string) turn.Node {
 	if o.young {
 		n.Created = now
 	}
+	n.ReadySince = sinceOf(o.readyLong)
 	n.Keys = v1alpha1.ReadKeys(o.wire())
 	return n
 }

@@ -80,6 +80,28 @@ var planted = []struct {
 	{PolicyIgnored, "budget", func(c *Config) { c.Nodes, c.Pools, c.Kinds = 3, 2, 0 }},
 	{TotalIgnored, "budget", func(c *Config) { c.Pools, c.Total, c.Kinds = 2, 1, 0 }},
 	{BackoffStays, "progress", func(c *Config) { c.Kinds = kindsOf(uncordon) }},
+	{BlockNotRead, "blocked", func(c *Config) { c.Kinds, c.Blocks = kindsOf(blockPod), BlocksHold }},
+	{BlockVetoIgnored, "blocked", func(c *Config) { c.Kinds, c.Blocks = kindsOf(blockPod), BlocksHold }},
+	// Without Only, "blocked" finds these two: a host that would evict the pod cordons its Node too.
+	{BlockOffByGrant, "block off", func(c *Config) {
+		c.Faults, c.Kinds, c.Blocks, c.Only = 2, kindsOf(blockPod, forgeBlockOff), BlocksEvict, []string{"block off"}
+	}},
+	{BlockOffByOldPolicy, "block off", func(c *Config) {
+		c.Faults, c.Kinds, c.Blocks, c.Only = 2, kindsOf(blockPod, policyHolds), BlocksEvict, []string{"block off"}
+	}},
+	{BlockOffUnchecked, "block off", func(c *Config) { c.Kinds, c.Blocks = kindsOf(blockPod), BlocksEvict }},
+	// A second turn needs a second change. On one node the pod ends by itself, because the turns have no drain.
+	{BlockOffStays, "block off", func(c *Config) { c.Nodes, c.Faults, c.Kinds, c.Blocks = 1, 2, kindsOf(blockPod, restage), BlocksEvict }},
+	{BlockNeverOff, "progress", func(c *Config) { c.Kinds, c.Blocks = kindsOf(blockPod), BlocksEvict }},
+	{CanaryClockEarly, "canary", func(c *Config) { c.Kinds, c.Pools, c.After = 0, 2, true }},
+	{CanaryBootIgnored, "canary", func(c *Config) { c.Kinds, c.Pools, c.After = kindsOf(crash), 2, true }},
+	{CanaryBlipIgnored, "canary", func(c *Config) { c.Kinds, c.Pools, c.After = kindsOf(blip), 2, true }},
+	{CanaryLieBelieved, "canary", func(c *Config) { c.Kinds, c.Pools, c.After = kindsOf(lie), 2, true }},
+	{CanaryNewerIgnored, "canary", func(c *Config) { c.Kinds, c.Pools, c.After = kindsOf(newer), 2, true }},
+	{CanaryBacksOut, "under way", func(c *Config) { c.Kinds, c.Pools, c.After = kindsOf(crash), 2, true }},
+	{BlackoutIgnored, "blackout", func(c *Config) { c.Kinds, c.Blackouts = 0, true }},
+	{BlackoutCancels, "under way", func(c *Config) { c.Kinds, c.Blackouts = 0, true }},
+	{BlackoutHoldsTurns, "progress", func(c *Config) { c.Kinds, c.Blackouts = 0, true }},
 }
 
 // needs has the kind of fault without which a bug cannot be found. It shows that the kind models something that no other
@@ -91,6 +113,16 @@ var needs = map[Bug]kind{
 	ProxyDeletes:        loseWrite,
 	ForeignPauseIgnored: pause, ForeignForceIgnoresCommit: forceDetach,
 	UnledTimeCounts: deleteLease, MissingLeaseIsNoStop: deleteLease,
+	BlockNotRead: blockPod, BlockVetoIgnored: blockPod, BlockOffByGrant: forgeBlockOff, BlockOffByOldPolicy: policyHolds,
+	BlockOffUnchecked: blockPod, BlockOffStays: blockPod, BlockNeverOff: blockPod,
+	CanaryBootIgnored: crash, CanaryBlipIgnored: blip, CanaryLieBelieved: lie, CanaryNewerIgnored: newer, CanaryBacksOut: crash,
+}
+
+// without takes the part out of the bounds without which a bug cannot be found, if that part has no faults.
+var without = map[Bug]func(*Config){
+	CanaryClockEarly: func(c *Config) { c.After = false },
+	BlackoutIgnored:  func(c *Config) { c.Blackouts = false }, BlackoutCancels: func(c *Config) { c.Blackouts = false },
+	BlackoutHoldsTurns: func(c *Config) { c.Blackouts = false },
 }
 
 // TestPlanted leaves out one clause after another. The exploration must find a violation. The script of the violation
@@ -125,6 +157,12 @@ func TestPlanted(t *testing.T) {
 				}
 				if r := Explore(without, every); r.Violation != nil {
 					t.Errorf("found without %s too:\n%s", kindNames[needed], r.Violation)
+				}
+			}
+			if part := without[p.bug]; part != nil {
+				small := c
+				if part(&small); Explore(small, every).Violation != nil {
+					t.Error("found without that part too")
 				}
 			}
 			if v.Property == "progress" {

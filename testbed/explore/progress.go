@@ -31,9 +31,10 @@ func newProgress(m *model) *progress {
 // fair is the order of precedence of the steps; the steps of admins come last. Steps that are not listed never happen:
 // for example, a write that may land late never lands.
 var fair = []kind{
-	heal, start, goDown, report, seeNode, readRest, poll, evicted, applied, ranHooks, confirm, settled, sendWrite, settleWrite,
+	heal, start, goDown, report, podEnds, blackoutEnds, offer, seeNode, readRest, poll, listPods, evicted, applied, ranHooks, confirm, settled,
+	ranTime, blockTime, sendWrite, settleWrite,
 	tryAgain, watchLease, watch, list, campaign, stepHost, decide, dueHooks, expire,
-	recreateNode, recreateLease, goOn, resume, attach, manage, clearTurn, unguard,
+	recreateNode, recreateLease, goOn, resume, attach, manage, clearTurn, unguard, policyEvicts,
 }
 
 var fairRank = func() map[kind]int {
@@ -51,7 +52,7 @@ const maxRun = 3000 // steps of one run
 func (p *progress) run(k key, all bool) string {
 	other := world(p.ran % (2 * int(worldCount-1)))
 	for w := range worldCount {
-		if w != fairWorld && w != other && !all {
+		if w != fairWorld && w != other && !all || w == podsBlock && p.Blocks == NoBlocks || w == blackout && !p.Blackouts {
 			continue
 		}
 		if text := p.runIn(w, k); text != "" {
@@ -69,7 +70,7 @@ func (p *progress) runIn(w world, k key) string {
 	defer func() { p.world = was }()
 	var path []key
 	s := p.unpack(k, p.Nodes)
-	s.faults = 0
+	s.faults, s.dark = 0, s.dark || w == blackout
 	onPath := map[key]int{}
 	lastWrite, aged := -1, false
 	for {
@@ -164,7 +165,7 @@ func (p *progress) first(s *state, from, to int, lacks []kind) (next state, wrot
 			return // it would be refused again, and the same again
 		}
 		for i := range p.Nodes {
-			if p.canonical(t.n[i]) != p.canonical(s.n[i]) || t.lease != s.lease || t.terms != s.terms {
+			if p.canonical(t.n[i]) != p.canonical(s.n[i]) || t.lease != s.lease || t.terms != s.terms || t.dark != s.dark {
 				best, next, ok = rank, *t, true
 				wrote = e.writer != "" || t.lease != s.lease
 			}
@@ -177,7 +178,7 @@ func (p *progress) first(s *state, from, to int, lacks []kind) (next state, wrot
 // that is in rests, or -1. text describes what is wrong if no timeout ends the wait, or is "". end is set if the admins
 // have undone everything: then no node may be left that wants something, unless a cordon takes the budget.
 func (p *progress) rest(w world, s *state, end bool) (waits int, text string) {
-	snap := rollout.Snapshot{Now: now, Epoch: "e1", Stopped: s.terms[0].stopSeen || !s.lease.exists, Policies: p.policies, Uncertain: map[string]bool{}, Refused: map[string]string{}}
+	snap := rollout.Snapshot{Now: now, Epoch: "e1", Stopped: s.terms[0].stopSeen || !s.lease.exists, Policies: p.policiesIn(s.dark), Uncertain: map[string]bool{}, Refused: map[string]string{}}
 	cordoned := false
 	for i := range p.Nodes {
 		if s.n[i].api != 0 {
@@ -199,6 +200,7 @@ func (p *progress) rest(w world, s *state, end bool) (waits int, text string) {
 		}
 		return -1, ""
 	}
+	waits = -1
 	for _, v := range p.Bug.decide(snap).Verdicts {
 		i := int(num(v.Node)) - 1
 		n := &s.n[i]
@@ -227,9 +229,15 @@ func (p *progress) rest(w world, s *state, end bool) (waits int, text string) {
 		case o.st() != v1alpha1.StateIdle || n.change == 0 && !o.requested() || dead:
 		case v.Held == v1alpha1.ReasonNone:
 			return -1, fmt.Sprintf("n%d is idle with wants, and waits without a reason", i+1)
+		case v.Held == v1alpha1.ReasonDrainBlocked && w == podsBlock && p.Blocks == BlocksEvict && !n.holds:
+			return -1, fmt.Sprintf("n%d waits for pods that block, and drain.blockTimeout is over", i+1)
 		case end && !cordoned:
-			return i, fmt.Sprintf("n%d wants something and never gets its turn, held=%s", i+1, v.Held)
+			never := fmt.Sprintf("n%d wants something and never gets its turn, held=%s", i+1, v.Held)
+			if v.Held != v1alpha1.ReasonCanary {
+				return i, never
+			}
+			waits, text = i, never // for another node, which may wait itself
 		}
 	}
-	return -1, ""
+	return waits, text
 }

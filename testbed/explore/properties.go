@@ -45,6 +45,11 @@ var properties = []property{
 	{"undone", hooksUndone},
 	{"request", requestKept},
 	{"settle", settleKept},
+	{"blocked", blockedNodes},
+	{"block off", blockKept},
+	{"canary", canariesFirst},
+	{"blackout", darkHolds},
+	{"under way", underWay},
 }
 
 // disturbed reports whether the node is marked, cordoned by lockkeeper, or about to reboot.

@@ -19,6 +19,8 @@ const (
 	otherManager
 	hostPaused
 	deadHosts
+	podsBlock
+	blackout
 	worldCount
 )
 
@@ -34,6 +36,8 @@ var worlds = [worldCount]struct {
 	otherManager: {nil, ", while another reboot manager is active on the hosts"},
 	hostPaused:   {nil, ", while the hosts' own files pause them"},
 	deadHosts:    {[]kind{start, goDown}, ", while hosts that are down stay down"},
+	podsBlock:    {[]kind{podEnds}, ", while pods that block do not end"},
+	blackout:     {[]kind{blackoutEnds}, ", in a blackout"},
 }
 
 // veto returns the hosts' own veto in the world.
@@ -98,6 +102,12 @@ var rests = []Rest{
 		States: []v1alpha1.State{v1alpha1.StateRebooting, v1alpha1.StateApplying},
 		is: func(p *progress, w world, s *state, i int) bool {
 			return w == podsStay && s.n[i].latePod && (p.Wait || p.objects[s.n[i].api].committed())
+		},
+	}, {
+		Cause: "pods that `drain.block` selects came after the cordon, and the drain has `onTimeout: Wait`, or the host has committed to the disruption", End: "the pods end", Held: v1alpha1.ReasonOverdue,
+		States: []v1alpha1.State{v1alpha1.StateDraining, v1alpha1.StateRebooting, v1alpha1.StateApplying},
+		is: func(p *progress, w world, s *state, i int) bool {
+			return w == podsBlock && s.n[i].blocks && (p.Wait || p.objects[s.n[i].api].committed())
 		},
 	}, {
 		Cause: "something on the host inhibits shutdowns, and the drain has `onTimeout: Wait`, or the host has committed to the reboot", End: "the inhibitor is gone", Held: v1alpha1.ReasonOverdue,

@@ -19,6 +19,7 @@ func TestRests(t *testing.T) {
 		{Hooks: true, Wait: true},
 		{Faults: 1, Kinds: kindsOf(latePod, sicken, pause, stop, guard)},
 		{Faults: 1, Kinds: kindsOf(takeOver), Hooks: true, MaxStates: 6000},
+		{Faults: 1, Kinds: kindsOf(blockPod), Blocks: BlocksHold, Wait: true, MaxStates: 6000},
 	} {
 		c.Nodes, c.Budget, c.Stale = 2, 1, 1
 		r := Explore(c, 1)

@@ -39,6 +39,11 @@ type node struct {
 	refused       uint8 // the turn whose reboot logind refused
 	refusal       uint8 // the reason of a refusal with an unknown outcome; 0: none
 
+	blocks bool  // a pod runs on it that the drain must not evict
+	listed uint8 // whether the host knows of such a pod: 0 it has not listed its pods, 1 no, 2 yes
+	lb     bool  // the reads before a commit showed such a pod, and Block is on
+	holds  bool  // the host's policy ends no Block
+
 	guard guardedAgainst // whose writes to the Node the API server refuses
 
 	terms   [2]sight
@@ -56,6 +61,8 @@ type node struct {
 	asked     bool  // a request was set, and the machine has not booted since
 	freed     bool  // the Node was deleted while a reboot was committed or pending
 	aged      bool  // in this stage, the timeouts have passed under a leader
+	lbKept    bool  // lb, as the properties see it
+	ranLong   bool  // it has run its version for the canaries' time, as far as its Node shows
 }
 
 // catchUp makes the host know the current version of its Node. A refusal that was based on another version is settled.
@@ -148,6 +155,7 @@ const maxNodes = 3
 // state is one state of the whole model.
 type state struct {
 	lease  lease
+	dark   bool // a blackout holds
 	terms  [2]term
 	faults int8 // left
 	n      [maxNodes]node
@@ -167,7 +175,7 @@ func bit(b bool, at uint) uint32 {
 }
 
 func (s *state) global() uint32 {
-	g := bit(s.lease.exists, 0) | bit(s.lease.stop, 1) | uint32(s.lease.holder)<<2 | uint32(s.faults)<<16
+	g := bit(s.lease.exists, 0) | bit(s.lease.stop, 1) | uint32(s.lease.holder)<<2 | bit(s.dark, 15) | uint32(s.faults)<<16
 	for i, t := range s.terms {
 		g |= bit(t.live, uint(5+3*i)) | bit(t.listed, uint(6+3*i)) | bit(t.stopSeen, uint(7+3*i)) | uint32(t.rounds)<<(11+2*i)
 	}
@@ -176,7 +184,7 @@ func (s *state) global() uint32 {
 
 func (s *state) setGlobal(g uint32) {
 	s.lease = lease{g&1 != 0, g&2 != 0, uint8(g >> 2 & 7)}
-	s.faults = int8(g >> 16)
+	s.faults, s.dark = int8(g>>16), g>>15&1 != 0
 	for i := range s.terms {
 		s.terms[i] = term{g>>(5+3*i)&1 != 0, g>>(6+3*i)&1 != 0, g>>(7+3*i)&1 != 0, uint8(g >> (11 + 2*i) & 3)}
 	}
@@ -252,7 +260,7 @@ func (t *tables) settle(n *node) {
 	if !n.proc {
 		n.started = 0
 		n.src, n.known, n.vcur, n.view, n.look = false, 0, false, 0, noLook
-		n.drain, n.apply, n.shut, n.refused, n.refusal, n.hooks = 0, 0, 0, 0, 0, noWork
+		n.drain, n.apply, n.shut, n.refused, n.refusal, n.hooks, n.listed = 0, 0, 0, 0, 0, noWork, 0
 	} else if !n.vcur && n.look != halfLook && n.look != commitLook {
 		// A lagging watch matters only for an action without a write, and such an action needs complete reads.
 		n.catchUp()
@@ -270,7 +278,10 @@ func (t *tables) settle(n *node) {
 		n.lh, n.lx, n.ls, n.le = 0, false, false, false
 	}
 	if n.look != commitLook {
-		n.le = false
+		n.le, n.lb, n.lbKept = false, false, false
+	}
+	if n.known == 0 && !o.st().InTurn() {
+		n.listed = 0 // a host that wants nothing forgets its pods
 	}
 	if n.look != commitLook && n.look != halfLook {
 		n.lookFair = false
@@ -329,6 +340,7 @@ func (t *tables) renumber(n *node) {
 		in(&o.last.digest.start, &starts, &ns)
 		in(&o.last.digest.part, &turns, &nt)
 		in(&o.retry, &turns, &nt)
+		in(&o.runs.boot, &boots, &nb)
 		for i := range o.hooks {
 			in(&o.hooks[i], &turns, &nt)
 		}

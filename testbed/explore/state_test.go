@@ -24,6 +24,8 @@ func TestStates(t *testing.T) {
 		{Hooks: true, Kinds: kindsOf(crash, pause, forceDetach, unmanage, strip, deleteNode, age, crashLeader)},
 		{Units: true, Settle: true, Plan: Requested, Kinds: requests | kindsOf(failHooks, deleteNode)},
 		{Plan: DrainApply, Kinds: kindsOf(failApply, killProcess)},
+		{Blocks: BlocksEvict, Blackouts: true, Kinds: ofBlocks},
+		{Pools: 2, After: true, Kinds: ofCanaries},
 	} {
 		c.Nodes, c.Budget, c.Faults, c.Stale = 2, 1, 1, 1
 		checkStates(t, c)
@@ -34,7 +36,7 @@ func checkStates(t *testing.T, c Config) {
 	t.Helper()
 	x := walk(t, c)
 	for i, o := range x.objects[1:] {
-		back := object{uid: o.uid, young: o.young, boot: o.boot, ready: o.ready, unsched: o.unsched, last: o.last}
+		back := object{uid: o.uid, young: o.young, boot: o.boot, ready: o.ready, readyLong: o.readyLong, unsched: o.unsched, last: o.last}
 		if back.read(o.wire()); back != o {
 			t.Fatalf("object %d becomes, after a round trip through labels and annotations,\n%+v, expected\n%+v", i+1, back, o)
 		}

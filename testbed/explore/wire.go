@@ -38,6 +38,9 @@ func (o *object) wire() (labels, annotations map[string]string) {
 	if o.last.turn > 0 {
 		annotations[v1alpha1.AnnotationLast] = v1alpha1.FormatRecord(o.last.record())
 	}
+	if o.runs.version > 0 {
+		annotations[v1alpha1.AnnotationRuns] = v1alpha1.FormatRecord(&v1alpha1.Runs{OSVersion: version(o.runs.version), BootID: id("b", o.runs.boot), Since: sinceOf(o.runs.long)})
+	}
 	if o.mark {
 		annotations[v1alpha1.AnnotationCordon] = "t"
 	}
@@ -69,6 +72,7 @@ func (h *hostRecord) record() *v1alpha1.Host {
 		Protocol: v1alpha1.Protocol, Version: "explored", NodeUID: id("u", h.uid), BootID: id("b", h.boot),
 		Started: at(h.start), Managed: h.managed, Drains: h.drains, Changes: changes(h.change, h.request), OSVersion: version(h.version),
 		TakesPart: id("t", h.part), Veto: reasons[h.veto], Steps: steps(h.change, h.drains),
+		BlockedSince: blockedSince[h.blocked], BlockOff: h.blockOff,
 	}
 	if h.hookFailed {
 		r.HookFailed = failure
@@ -102,7 +106,7 @@ func steps(change uint8, drains bool) (all []v1alpha1.Action) {
 func (g *grantRecord) record() *v1alpha1.Grant {
 	r := &v1alpha1.Grant{
 		Turn: id("t", g.turn), Epoch: id("e", g.epoch), NodeUID: id("u", g.uid), BootID: id("b", g.boot),
-		Wants: wantsList[g.wants], Drains: g.drains, OnlyNode: g.only, Changes: changes(g.change, g.asked), OSVersion: version(g.version),
+		Wants: wantsList[g.wants], Drains: g.drains, OnlyNode: g.only, BlockOff: g.blockOff, Changes: changes(g.change, g.asked), OSVersion: version(g.version),
 		Steps: v1alpha1.StepsDigest(steps(g.change, g.drains || g.only)), Policy: "explored", StartedAt: ago(g.started), StageAt: ago(g.stage), Result: results[g.result], Reason: reasons[g.reason],
 	}
 	if r.Request = requestOf(g.request + g.now); r.Request != nil { // one of the two is 0
@@ -153,7 +157,7 @@ func (o *object) read(labels, annotations map[string]string) {
 		panic(fmt.Sprintf("explore: a core wrote invalid labels or annotations: %v", k.Problems))
 	}
 	before := *o
-	*o = object{uid: o.uid, young: o.young, boot: o.boot, ready: o.ready, unsched: o.unsched}
+	*o = object{uid: o.uid, young: o.young, boot: o.boot, ready: o.ready, readyLong: o.readyLong, unsched: o.unsched}
 	o.state = number(states, k.State)
 	if k.Host != nil {
 		o.wants = 1 + number(wantsList, k.Wants)
@@ -162,6 +166,7 @@ func (o *object) read(labels, annotations map[string]string) {
 			version: versionNum(k.Host.OSVersion), part: num(k.Host.TakesPart), veto: number(reasons, k.Host.Veto), units: len(k.Host.HookStages) > 0, hookFailed: k.Host.HookFailed != "", applyFailed: k.Host.ApplyFailed != "",
 		}
 		o.host.change, o.host.request = changeNum(k.Host.Changes)
+		o.host.blocked, o.host.blockOff = blockedNum(k.Host.BlockedSince), k.Host.BlockOff
 	}
 	if k.Ack != (v1alpha1.Ack{}) {
 		o.ack = ackRecord{num(k.Ack.Turn), num(k.Ack.BootID), number(states, k.Ack.State), number(words, k.Ack.Report), number(reasons, k.Ack.Reason)}
@@ -170,7 +175,7 @@ func (o *object) read(labels, annotations map[string]string) {
 	if g := k.Grant; g != nil {
 		o.grant = grantRecord{
 			turn: num(g.Turn), epoch: num(g.Epoch), uid: num(g.NodeUID), boot: num(g.BootID), wants: number(wantsList, g.Wants),
-			version: versionNum(g.OSVersion), drains: g.Drains, only: g.OnlyNode,
+			version: versionNum(g.OSVersion), drains: g.Drains, only: g.OnlyNode, blockOff: g.BlockOff,
 			started: ageOf(g.StartedAt), stage: ageOf(g.StageAt), pausedFor: int8(g.PausedFor.Duration.Round(eon) / eon),
 			result: number(results, g.Result), reason: number(reasons, g.Reason),
 		}
@@ -193,6 +198,9 @@ func (o *object) read(labels, annotations map[string]string) {
 		default: // the digest of the unchanged record
 			o.last.digest, o.last.wants = before.host, before.wants
 		}
+	}
+	if r := k.Runs; r != nil {
+		o.runs = runsRecord{versionNum(r.OSVersion), num(r.BootID), now.Sub(r.Since) > canaryTime}
 	}
 	o.readIntents(&k, annotations)
 	for i, name := range hookNames {
@@ -260,6 +268,7 @@ func (o *object) moved(m *rollout.Move) object {
 		delete(annotations, v1alpha1.AnnotationLast)
 		delete(annotations, v1alpha1.AnnotationHost)
 		delete(annotations, v1alpha1.AnnotationAck)
+		delete(annotations, v1alpha1.AnnotationRuns)
 		delete(labels, v1alpha1.LabelWants)
 	case m.Keep:
 	case m.Grant == nil:
@@ -275,6 +284,9 @@ func (o *object) moved(m *rollout.Move) object {
 	}
 	if m.Last != nil {
 		annotations[v1alpha1.AnnotationLast] = v1alpha1.FormatRecord(m.Last)
+	}
+	if m.Runs != nil {
+		annotations[v1alpha1.AnnotationRuns] = v1alpha1.FormatRecord(m.Runs)
 	}
 	after := *o
 	after.read(labels, annotations)
