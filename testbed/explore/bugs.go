@@ -112,7 +112,7 @@ var bugNames = []string{
 	"Block off after the host's policy has changed to Hold", "Block off as the host says, and not by the coordinator's clock",
 	"Block off for a second turn", "pods that block after blockTimeout",
 	"a canary's clock that starts before it has run the version for its time", "a canary's clock that a boot does not restart",
-	"a canary's clock that goes on while it is not Ready", "a canary's clock that goes on over a lie",
+	"a canary's clock that goes on while it is not Ready", "a canary that counts for each version that it reports",
 	"a turn that boots a newer version than it was granted for",
 	"canaries that back out turns that have begun",
 	"a blackout that is ignored", "a blackout that cancels turns", "a blackout that holds turns that have begun",

@@ -60,7 +60,7 @@ func (m *model) canarySteps(s *state, n *node, do doer, write func(func(*object)
 		m.each(t, func(o *object) {
 			o.runs.long, o.readyLong, o.last.settles = o.runs.version != 0, o.ready, false
 		})
-		t.ranLong = shownVersion(&m.objects[t.api]) != 0
+		t.ran = shownVersion(&m.objects[t.api])
 	})
 	if m.fault(s, blip) && api.ready {
 		do(blip, 0, write(func(o *object) { o.ready, o.readyLong = false, false }))
@@ -78,10 +78,11 @@ func shownVersion(o *object) uint8 {
 	return o.host.version
 }
 
-// restarts reports whether a canary's time begins again with the change of its Node.
+// restarts reports whether a canary's time begins again with the change of its Node. Only a boot changes the version that
+// runs, so a host that reports another one for a moment has still run the one before.
 func restarts(was, is *object) bool {
 	failed := results[is.last.result] == v1alpha1.ResultFailed && is.last.turn != was.last.turn
-	return failed || was.uid != is.uid || was.boot != is.boot || shownVersion(was) != shownVersion(is)
+	return failed || was.uid != is.uid || was.boot != is.boot || !is.ready
 }
 
 // canariesRan reports whether all canaries have run the version for their time. It reads what their Nodes show, and not
@@ -95,7 +96,7 @@ func (m *model) canariesRan(s *state, version uint8) bool {
 			continue
 		}
 		failed := results[o.last.result] == v1alpha1.ResultFailed && o.retry != o.last.turn
-		if failed || !n.ranLong || shownVersion(o) != version || o.st() == v1alpha1.StateAbsent || o.st().InTurn() || o.unsched {
+		if failed || n.ran != version || shownVersion(o) != version || o.st() == v1alpha1.StateAbsent || o.st().InTurn() || o.unsched {
 			return false
 		}
 		some = true

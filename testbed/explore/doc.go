@@ -75,26 +75,20 @@
 //   - Hook units, with the faults that end a process or a turn. The other faults meet a hook stage in the configurations
 //     with hooks of others: the coordinator's decisions are the same, and those of the host differ only while it runs
 //     units.
-//
 //   - Requests, on hosts that begin with one and without an update. A turn does not treat the two kinds of changes
 //     differently, except at its end.
-//
 //   - Steps of a plan, in the plans without a reboot.
-//
 //   - The settle time, control-plane nodes and several policies: they decide which turn begins or is backed out, and
 //     nothing about a turn. Nodes do not move between policies.
-//
 //   - Pods that block the drain. There is one on each node at most: what matters is whether there is one. The host's list of
 //     its pods is a step of its own, so it may be as old as it likes. drain.blockTimeout passes in two steps, first by the
 //     host's clock, which is ahead, and then by the leader's. A policy that changes to Hold, and a grant in which someone
 //     forges that Block is off, are faults. Block without a time is Block before its time is over, so go test explores only
 //     the first.
-//
 //   - Canaries are the nodes of the first of two policies. That a node has run its version for the time (ran-time) is a step
 //     that is always possible, for one node: it covers every order of clocks. A node that is not Ready for a moment (BLIP), a
 //     host that reports another version than it runs (LIE), and a newer version (NEWER) are faults. An update engine finds
 //     every version that another has found, or the others would wait for it indefinitely.
-//
 //   - Blackouts begin and end at any time. Every term knows the time, so the one that decides in a blackout grants nothing.
 //
 // # Symmetry

@@ -227,8 +227,8 @@ func (m *model) set(n *node, o object, by int) bool {
 	}
 	old := n.api
 	n.api = id
-	if n.ranLong && restarts(&m.objects[old], &o) {
-		n.ranLong = false
+	if n.ran != 0 && restarts(&m.objects[old], &o) {
+		n.ran = 0
 	}
 	switch {
 	case by == byHost:

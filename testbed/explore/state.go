@@ -62,7 +62,7 @@ type node struct {
 	freed     bool  // the Node was deleted while a reboot was committed or pending
 	aged      bool  // in this stage, the timeouts have passed under a leader
 	lbKept    bool  // lb, as the properties see it
-	ranLong   bool  // it has run its version for the canaries' time, as far as its Node shows
+	ran       uint8 // the version that it has run in this boot for the canaries' time, as far as its Node shows
 }
 
 // catchUp makes the host know the current version of its Node. A refusal that was based on another version is settled.
