@@ -60,7 +60,7 @@ func (m *model) canarySteps(s *state, n *node, do doer, write func(func(*object)
 		m.each(t, func(o *object) {
 			o.runs.long, o.readyLong, o.last.settles = o.runs.version != 0, o.ready, false
 		})
-		t.ran = shownVersion(&m.objects[t.api])
+		t.ran = t.shown
 	})
 	if m.fault(s, blip) && api.ready {
 		do(blip, 0, write(func(o *object) { o.ready, o.readyLong = false, false }))
@@ -78,8 +78,18 @@ func shownVersion(o *object) uint8 {
 	return o.host.version
 }
 
-// restarts reports whether a canary's time begins again with the change of its Node. Only a boot changes the version that
-// runs, so a host that reports another one for a moment has still run the one before.
+// follow maintains what the node has shown since its time began. Only a boot changes the version that runs, so a host that
+// reports another one meanwhile has still run the one before, and it has run for long whatever it has reported for long.
+func (n *node) follow(was, is *object) {
+	if restarts(was, is) {
+		n.shown, n.ran = 0, 0
+	}
+	if v := shownVersion(is); v != 0 {
+		n.shown |= 1 << v
+	}
+}
+
+// restarts reports whether a canary's time begins again with the change of its Node.
 func restarts(was, is *object) bool {
 	failed := results[is.last.result] == v1alpha1.ResultFailed && is.last.turn != was.last.turn
 	return failed || was.uid != is.uid || was.boot != is.boot || !is.ready
@@ -96,7 +106,7 @@ func (m *model) canariesRan(s *state, version uint8) bool {
 			continue
 		}
 		failed := results[o.last.result] == v1alpha1.ResultFailed && o.retry != o.last.turn
-		if failed || n.ran != version || shownVersion(o) != version || o.st() == v1alpha1.StateAbsent || o.st().InTurn() || o.unsched {
+		if failed || n.ran>>version&1 == 0 || shownVersion(o) != version || o.st() == v1alpha1.StateAbsent || o.st().InTurn() || o.unsched {
 			return false
 		}
 		some = true

@@ -211,6 +211,9 @@ func (m *model) begin() state {
 			o.request, o.host.change, o.host.request = 1, 0, true
 		}
 		n.api = m.object(o)
+		if m.After && n.pool == canaryPool {
+			n.follow(&object{uid: o.uid}, &o)
+		}
 		n.terms[0].vcur = true
 		n.terms[1].vcur = m.Bug == CachedList
 		s.n[i] = n
@@ -227,8 +230,8 @@ func (m *model) set(n *node, o object, by int) bool {
 	}
 	old := n.api
 	n.api = id
-	if n.ran != 0 && restarts(&m.objects[old], &o) {
-		n.ran = 0
+	if m.After && n.pool == canaryPool {
+		n.follow(&m.objects[old], &o)
 	}
 	switch {
 	case by == byHost:

@@ -62,7 +62,8 @@ type node struct {
 	freed     bool  // the Node was deleted while a reboot was committed or pending
 	aged      bool  // in this stage, the timeouts have passed under a leader
 	lbKept    bool  // lb, as the properties see it
-	ran       uint8 // the version that it has run in this boot for the canaries' time, as far as its Node shows
+	shown     uint8 // the versions that a canary has reported since its time began, one bit for each
+	ran       uint8 // those of them that it has reported for longer than the canaries' time
 }
 
 // catchUp makes the host know the current version of its Node. A refusal that was based on another version is settled.
