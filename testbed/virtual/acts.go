@@ -155,6 +155,11 @@ var acts = map[Kind]act{
 		end:   func(e *executor, f Fault) { e.fleet.AllowDrains(f.On) },
 	},
 	kindPod: {begin: func(e *executor, f Fault) { e.fleet.AddPod(f.On) }},
+	kindJob: {
+		begin: func(e *executor, f Fault) { e.fleet.AddJob(f.On, f.Mode) },
+		end:   func(e *executor, f Fault) { e.fleet.EndJob(f.On, f.Mode) },
+		what:  func(f Fault) string { return f.Mode },
+	},
 	kindManager: {
 		begin: func(e *executor, f Fault) { e.fleet.AddManager(f.On) },
 		end:   func(e *executor, f Fault) { e.fleet.RemoveManager(f.On) },

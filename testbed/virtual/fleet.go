@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/rest"
 
@@ -48,6 +49,8 @@ type Options struct {
 	Canary time.Duration
 	// Blackout is a time in which no policy grants a turn, from the start of the fleet on; zero: none.
 	Blackout span
+	// Blocks are the pods that the policy blocks.
+	Blocks blockRules
 	// Config is added to each host's lockkeeper.toml.
 	Config string
 	// Lag is the longest delay that the run's own faults may cause; see [referee.Options].
@@ -67,6 +70,7 @@ func (o *Options) spec() v1alpha1.DisruptionPolicySpec {
 	if o.Policy != nil {
 		o.Policy(&spec)
 	}
+	o.Blocks.set(&spec)
 	if o.Apply != nil {
 		spec.Rules = append(spec.Rules, v1alpha1.Rule{Source: v1alpha1.SourceFile, Path: confDir, Actions: o.Apply})
 	}
@@ -104,7 +108,8 @@ type Fleet struct {
 	nodes    map[string]turn.Node // as of the last write
 	set      map[exclusion]bool   // the exclusions that hosts have set
 	left     map[exclusion]string // the others, as admins have left them
-	evicted  map[string]accepted  // the evictions of which a host knows that they were accepted, by the pod's UID
+	blocks   blocks
+	evicted  map[string]accepted // the evictions of which a host knows that they were accepted, by the pod's UID
 }
 
 // maxObject is how many bytes an object may take. It is less than etcd's limit, because a fleet with a Node of that size is slow.
@@ -120,7 +125,8 @@ const (
 func New(dir string, o Options) *Fleet {
 	o.Candidates = cmp.Or(o.Candidates, o.Hosts)
 	f := &Fleet{Server: apiserver.New(), opts: o, dir: dir, began: time.Now(), kick: make(chan struct{}, 1), evicted: map[string]accepted{},
-		nodes: map[string]turn.Node{}, set: map[exclusion]bool{}, left: map[exclusion]string{}}
+		nodes: map[string]turn.Node{}, set: map[exclusion]bool{}, left: map[exclusion]string{},
+		blocks: blocks{map[types.UID]blocker{}, map[string]time.Time{}}}
 	f.ctx, f.end = context.WithCancel(context.Background())
 	f.trace = newTrace()
 	f.exec = newExecutor(o.Plan, f.trace)
@@ -263,6 +269,7 @@ func (f *Fleet) rewind(s *apiserver.Snapshot) {
 	f.rewound = time.Now()
 	f.mu.Unlock()
 	f.restoredExclusions()
+	f.restoredBlocks()
 	for _, m := range f.hosts {
 		m.forgetHooks()
 	}
@@ -300,6 +307,7 @@ func (f *Fleet) wrote(w apiserver.Write) {
 			defer f.Judge.Withdraw()
 		}
 		f.judgeExclusions(&w, f.excuse(&w) != "")
+		f.followBlocks(obj)
 		f.Judge.Node(w.Revision, time.Now(), w.Name, obj)
 		if f.excuse(&w) == "" {
 			f.judgeGrant(obj)
@@ -323,6 +331,7 @@ func (f *Fleet) wrote(w apiserver.Write) {
 	case "pods":
 		obj, _ := w.Object.(*corev1.Pod)
 		f.judgeDelay(&w)
+		f.judgeEviction(&w)
 		f.Judge.Pod(w.Revision, time.Now(), w.Namespace, w.Name, obj)
 	default:
 		return

@@ -46,6 +46,7 @@ func (c fresh) RoundTrip(r *http.Request) (*http.Response, error) {
 		r.Body = io.NopCloser(bytes.NewReader(body))
 		if commits(body) {
 			c.m.acts("it sends a commit")
+			c.m.cordons(body)
 		}
 	}
 	began := time.Now()

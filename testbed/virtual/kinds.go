@@ -70,6 +70,7 @@ const (
 	kindExclude     Kind = "exclude" // an admin sets or removes an exclusion
 	kindBudget      Kind = "budget"
 	kindPod         Kind = "pod"
+	kindJob         Kind = "job"     // a pod runs on the host's node that the policy may block
 	kindManager     Kind = "manager" // another reboot manager runs on the host's node
 
 	// By an attacker.
@@ -170,6 +171,7 @@ var kinds = map[Kind]kind{
 	kindExclude:     {weight: 3, modes: excludeModes()},
 	kindBudget:      {weight: 4, least: 5 * time.Second, most: 15 * time.Minute},
 	kindPod:         {weight: 8, own: true, classes: classesOfCommits},
+	kindJob:         {weight: 8, own: true, classes: classesOfJobs, modes: jobModes, least: 10 * time.Second, most: 15 * time.Minute},
 	kindManager:     {weight: 4, least: time.Minute, most: 20 * time.Minute},
 
 	kindLie:   {weight: 16, hostile: true, modes: lieModes(), least: time.Second, most: 5 * time.Minute},

@@ -463,6 +463,13 @@ var classesOfLate = slices.Concat(classesOfWrites, slices.Repeat([]class{{"coord
 // classesOfCommits are the writes of a host between its drain and its reboot.
 var classesOfCommits = []class{{"host,patch,nodes,ack,draining,done", 1}, {"host,patch,nodes,ack,rebooting", 2}, {"host,patch,nodes,ack,rebooting,committed", 1}}
 
+// classesOfJobs are what a host does before its turn, between its grant and its cordon, and after the cordon.
+var classesOfJobs = []class{
+	{"host,patch,nodes,host", 10}, {"host,patch,nodes,ack,before-drain,seen", 3}, {"host,patch,nodes,ack,before-drain,done", 3},
+	{"host,patch,nodes,ack,draining,seen", 3}, {"host,list,pods", 20}, {"host,patch,nodes,ack,draining,committed", 3},
+	{"host,patch,nodes,ack,draining,done", 3},
+}
+
 // classesOfChecks are the reads of a host right before it commits or acts.
 var classesOfChecks = []class{{"host,get,nodes", 20}, {"host,get,leases", 20}, {"host,list,pods", 10}}
 

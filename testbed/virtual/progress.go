@@ -115,7 +115,7 @@ func (f *Fleet) clearFailed(except []string) {
 }
 
 // Clean ends what admins and thieves began and the plan has not ended, because the admins' request was refused or a store that was rewound
-// has it again: unknown states, intents without an end, a stop, changes of the policy, budgets that block drains, pods of kured, and cordons that are not lockkeeper's. An
+// has it again: unknown states, intents without an end, a stop, changes of the policy, budgets that block drains, jobs, pods of kured, and cordons that are not lockkeeper's. An
 // admin who detaches a node by force takes over its cordon.
 func (f *Fleet) Clean() {
 	p := f.exec.people
@@ -123,6 +123,9 @@ func (f *Fleet) Clean() {
 	for _, m := range f.hosts {
 		f.AllowDrains(m.name)
 		f.RemoveManager(m.name)
+		for _, mode := range jobModes {
+			f.EndJob(m.name, mode)
+		}
 		obj := f.Node(m.name)
 		if obj == nil { // the store was set back to a time without it, and a kubelet that runs does not create it again
 			f.RestartKubelet(m.name)

@@ -138,6 +138,8 @@ func (f *fakeFleet) SetUnit(h, unit string, m unitMode) { f.call("SetUnit %s %s 
 func (f *fakeFleet) AddSentinel(h string)               { f.call("AddSentinel %s", h) }
 func (f *fakeFleet) RemoveSentinel(h string)            { f.call("RemoveSentinel %s", h) }
 func (f *fakeFleet) AddManager(h string)                { f.call("AddManager %s", h) }
+func (f *fakeFleet) AddJob(h, mode string)              { f.call("AddJob %s %s", h, mode) }
+func (f *fakeFleet) EndJob(h, mode string)              { f.call("EndJob %s %s", h, mode) }
 func (f *fakeFleet) RemoveManager(h string)             { f.call("RemoveManager %s", h) }
 func (f *fakeFleet) Freeze(h string)                    { f.call("Freeze %s", h) }
 func (f *fakeFleet) Thaw(h string)                      { f.call("Thaw %s", h) }
@@ -465,6 +467,7 @@ func TestExecutor(t *testing.T) {
 		"30s sentinel n2 for=1m mode=removed":        "30s AddSentinel n2, 1m30s RemoveSentinel n2",
 		"30s sentinel n2 for=1m mode=stays":          "30s AddSentinel n2",
 		"30s manager n2 for=1m":                      "30s AddManager n2, 1m30s RemoveManager n2",
+		"30s job n2 for=1m mode=bare":                "30s AddJob n2 bare, 1m30s EndJob n2 bare",
 		"30s inhibit n2 for=1m":                      "30s Inhibit n2, 1m30s EndInhibit n2",
 		"30s session n2 for=1m":                      "30s LogIn n2, 1m30s LogOut n2",
 		"30s budget n2 for=1m":                       "30s BlockDrains n2, 1m30s AllowDrains n2",

@@ -80,6 +80,12 @@ func scenario(seed uint64) Options {
 		o.Blackout.from = time.Duration(2+r.IntN(20)) * time.Minute
 		o.Blackout.to = o.Blackout.from + time.Duration(1+r.IntN(15))*time.Minute
 	}
+	if r.IntN(2) == 0 {
+		o.Blocks = blockRules{selected: true, unmanaged: r.IntN(2) == 0, emptyDir: r.IntN(2) == 0}
+		if r.IntN(3) > 0 {
+			o.Blocks.timeout, o.Blocks.evict = time.Duration(1+r.IntN(8))*time.Minute, r.IntN(3) > 0
+		}
+	}
 	return o
 }
 

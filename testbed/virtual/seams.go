@@ -75,6 +75,9 @@ type target interface {
 	AllowDrains(host string)
 	// AddPod binds another pod to the Node, whether the Node is cordoned or not.
 	AddPod(host string)
+	// AddJob runs a pod on the Node that the policy may block, until EndJob.
+	AddJob(host, mode string)
+	EndJob(host, mode string)
 	// AddManager runs a pod of kured on the Node until RemoveManager.
 	AddManager(host string)
 	RemoveManager(host string)
