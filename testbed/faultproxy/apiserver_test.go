@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/kube"
@@ -101,6 +102,7 @@ func TestOnAPIServer(t *testing.T) {
 	}
 
 	checkListAt(ctx, t, p, client, n, value)
+	checkPage(ctx, t, cp)
 	checkLease(ctx, t, cp)
 }
 
@@ -130,6 +132,38 @@ func checkListAt(ctx context.Context, t *testing.T, p *Proxy, client kubernetes.
 	remove()
 	if got := list(); got != value {
 		t.Errorf("the annotation is %q, expected %q", got, value)
+	}
+}
+
+// checkPage lists namespaces in pages that are smaller than what the list requests.
+func checkPage(ctx context.Context, t *testing.T, cp *controlplane.ControlPlane) {
+	t.Helper()
+	p, err := Start(Options{Name: "admin", Config: cp.AdminConfig(), Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	p.Add(func(r *Request) *Fault {
+		if r.Is("list", "namespaces") {
+			return &Fault{Page: 2}
+		}
+		return nil
+	})
+	config, err := clientcmd.BuildConfigFromFlags("", p.Kubeconfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, err := client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{Limit: 500})
+	if err != nil || len(first.Items) != 2 || first.Continue == "" {
+		t.Fatalf("%d namespaces, continue %q, %v; expected two and a token", len(first.Items), first.Continue, err)
+	}
+	next, err := client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{Limit: 500, Continue: first.Continue})
+	if err != nil || len(next.Items) == 0 || next.Items[0].Name == first.Items[0].Name {
+		t.Errorf("the second page has %d namespaces, %v", len(next.Items), err)
 	}
 }
 

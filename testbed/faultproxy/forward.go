@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"strconv"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -181,10 +182,14 @@ func (e *exchange) wait(ctx context.Context, hold <-chan struct{}, d time.Durati
 func (e *exchange) send(ctx context.Context) (*http.Response, error) {
 	to := *e.hr.URL
 	to.Scheme, to.Host = e.p.upstream.Scheme, e.p.upstream.Host
+	query := to.Query()
 	if e.f.ListAt != "" {
-		query := to.Query()
 		query.Set("resourceVersion", e.f.ListAt)
 		query.Set("resourceVersionMatch", string(metav1.ResourceVersionMatchExact))
+		to.RawQuery = query.Encode()
+	}
+	if e.f.Page > 0 {
+		query.Set("limit", strconv.FormatInt(e.f.Page, 10))
 		to.RawQuery = query.Encode()
 	}
 	out, err := http.NewRequestWithContext(ctx, e.hr.Method, to.String(), bytes.NewReader(e.body))
