@@ -64,6 +64,7 @@ type entry struct {
 	inFlight  bool
 	attempts  int // evictions sent
 	failures  int // answers in a row that did not remove the pod
+	refusals  int // refusals in a row: one after many "not now" says little about how long it lasts
 	notBefore time.Time
 	accepted  bool
 	blocker   *Blocker
@@ -254,7 +255,7 @@ func (s *schedule) answered(now time.Time, uid types.UID, controller types.UID, 
 	}
 	e.inFlight = false
 	if a.kind == accepted {
-		e.failures, e.refused = 0, time.Time{}
+		e.failures, e.refusals, e.refused = 0, 0, time.Time{}
 		if !e.accepted {
 			e.blocker = nil
 		}
@@ -268,7 +269,10 @@ func (s *schedule) answered(now time.Time, uid types.UID, controller types.UID, 
 	}
 	wait := s.delay(e.failures, minDelay, e.longestDelay(now, a))
 	if a.kind == refused {
-		wait = s.delay(e.failures, minSlowDelay, maxSlowDelay)
+		e.refusals++
+		wait = s.delay(e.refusals, minSlowDelay, maxSlowDelay)
+	} else {
+		e.refusals = 0
 	}
 	if a.retryAfter > 0 {
 		requested := min(max(a.retryAfter, minDelay), maxDelay)

@@ -188,6 +188,8 @@ func TestDelays(t *testing.T) {
 		"a fifth time, not a budget":   {slices.Repeat([]answer{{kind: later, reason: Unreachable}}, 5), nil, 15 * time.Second, "Unreachable  "},
 		"not before something changes": {[]answer{{kind: refused, reason: Refused, message: "no"}}, nil, 5 * time.Second, "Refused  no"},
 		"the same, many times":         {slices.Repeat([]answer{{kind: refused, reason: Refused}}, 40), nil, maxSlowDelay / 2, "Refused  "},
+		"an error after many not now":  {append(slices.Repeat([]answer{budget}, 100), answer{kind: refused, reason: ServerError}), nil, 5 * time.Second, "ServerError  "},
+		"an error, not now, an error":  {[]answer{{kind: refused, reason: ServerError}, budget, {kind: refused, reason: ServerError}}, nil, 5 * time.Second, "ServerError  "},
 		"Retry-After":                  {[]answer{{kind: later, reason: TooManyRequests, retryAfter: 20 * time.Second}}, []float64{0, 0.5}, 22500 * time.Millisecond, "TooManyRequests  "},
 		"a short Retry-After":          {[]answer{{kind: later, reason: TooManyRequests, retryAfter: 1}}, []float64{0, 0.5}, 1125 * time.Millisecond, "TooManyRequests  "},
 		"a long Retry-After":           {[]answer{{kind: later, reason: TooManyRequests, retryAfter: time.Hour}}, nil, maxDelay, "TooManyRequests  "},
