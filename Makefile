@@ -15,7 +15,7 @@ TOOL    := $(GO) tool -modfile=$(CURDIR)/tools.mod
 
 # The seed of the sampled campaigns: SEED=… runs the same again.
 SEED ?=
-# Campaigns of faults in `make soak`, and how many of them run at once.
+# Campaigns of faults and drained fleets in `make soak`, and how many of the campaigns run at once.
 ROUNDS ?= 500
 # Faults of the virtual fleet in `make soak`.
 FAULTS ?= 1000000
@@ -126,6 +126,7 @@ soak: deps test-parts ## Run the full campaigns (SEED=…, ROUNDS=…, FAULTS=�
 	cd testbed && LOCKKEEPER_SOAK=$(ROUNDS) LOCKKEEPER_SEED='$(SEED)' $(GO) test -timeout 12h -count 1 -v -run 'EveryClass|EveryWrite' ./faults
 	cd testbed && LOCKKEEPER_SOAK=$(ROUNDS) LOCKKEEPER_SEED='$(SEED)' LOCKKEEPER_JOBS=$(JOBS) $(GO) test -timeout 12h -count 1 -v -run Campaigns ./faults
 	cd testbed && LOCKKEEPER_SOAK=100 LOCKKEEPER_SEED='$(SEED)' $(GO) test -timeout 12h -count 1 -v -run 'Rounds|Aims|Mutants' ./faults
+	cd testbed && LOCKKEEPER_SOAK=$(ROUNDS) LOCKKEEPER_SEED='$(SEED)' $(GO) test -timeout 12h -count 1 -v -run 'TestFleets$$' ./client
 	cd testbed && LOCKKEEPER_SOAK=1 $(GO) test -timeout 1h -count 1 -v -run 'TestTurns/(intent|takeover)-' ./turns
 	cd testbed && LOCKKEEPER_SOAK=1 $(GO) test -timeout 1h -count 1 -v -run 'MixedCluster|KilledInEveryState' ./rollout
 	cd testbed && LOCKKEEPER_SOAK=1 $(GO) test -timeout 1h -count 1 -v -run FullNodes ./identity

@@ -27,16 +27,19 @@ var writeFaults = []func(*rand.Rand) *faultproxy.Fault{
 	func(r *rand.Rand) *faultproxy.Fault {
 		return faultproxy.Refuse(http.StatusTooManyRequests, time.Duration(1+r.IntN(2))*time.Second)
 	},
-	func(*rand.Rand) *faultproxy.Fault { return faultproxy.Refuse(http.StatusInternalServerError, 0) },
-	func(*rand.Rand) *faultproxy.Fault {
-		return faultproxy.Refuse(http.StatusInternalServerError, time.Second)
-	},
 	func(*rand.Rand) *faultproxy.Fault { return faultproxy.Refuse(http.StatusServiceUnavailable, 0) },
 	func(*rand.Rand) *faultproxy.Fault { return &faultproxy.Fault{Reset: true} },
 	func(*rand.Rand) *faultproxy.Fault { return &faultproxy.Fault{ResetAnswer: true} },
 	func(r *rand.Rand) *faultproxy.Fault { return &faultproxy.Fault{Delay: shortly(r)} },
 	func(r *rand.Rand) *faultproxy.Fault { return &faultproxy.Fault{DelayAnswer: shortly(r)} },
+	func(*rand.Rand) *faultproxy.Fault { return faultproxy.Refuse(http.StatusInternalServerError, 0) },
+	func(*rand.Rand) *faultproxy.Fault {
+		return faultproxy.Refuse(http.StatusInternalServerError, time.Second)
+	},
 }
+
+// slowFaults is how many faults at the end of writeFaults double the drain's long delays, of 5 s and more.
+const slowFaults = 2
 
 // listFaults are what may happen to a list.
 var listFaults = []func(*rand.Rand) *faultproxy.Fault{
@@ -76,6 +79,10 @@ func (h *fleetHost) fault(r *faultproxy.Request) *faultproxy.Fault {
 	fmt.Fprint(key, h.node, r.Verb, r.Resource, r.Subresource, r.Number)
 	rng := rand.New(rand.NewPCG(h.plan.seed<<20|h.plan.number, key.Sum64()))
 	uid, _ := targetOf(r.Label)
+	writes := writeFaults
+	if g := h.f.judge.groupNamed(r.Name); !h.plan.long && g != nil && g.obstacle != nil {
+		writes = writes[:len(writes)-slowFaults]
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.faults == 0 || rng.IntN(3) != 0 || r.Write() && h.hit[uid] == perPod {
@@ -86,7 +93,7 @@ func (h *fleetHost) fault(r *faultproxy.Request) *faultproxy.Fault {
 	switch {
 	case r.Write():
 		h.hit[uid]++
-		f = writeFaults[rng.IntN(len(writeFaults))](rng)
+		f = writes[rng.IntN(len(writes))](rng)
 		if f.RetryAfter > 0 && r.Verb == "create" {
 			h.later = append(h.later, retryAfter{uid, r.Time, f.RetryAfter})
 		}

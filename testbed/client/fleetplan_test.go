@@ -153,6 +153,7 @@ type fleetPlan struct {
 	stubborn     time.Duration // how long they stay after that
 	late         int           // pods that come to the node during the drain
 	faults       int
+	long         bool // it may last longer than a minute
 	groups       []*group
 }
 
@@ -166,7 +167,7 @@ func (p *fleetPlan) String() string {
 	return text
 }
 
-// composeFleet makes the fleet with this number. long fleets may last longer than a minute.
+// composeFleet makes the fleet with this number.
 func composeFleet(seed, number uint64, long bool) *fleetPlan {
 	rng := rand.New(rand.NewPCG(seed, number))
 	one := func(of ...string) string { return of[rng.IntN(len(of))] }
@@ -177,7 +178,7 @@ func composeFleet(seed, number uint64, long bool) *fleetPlan {
 		return []v1alpha1.PodSelector{{Selector: metav1.LabelSelector{MatchLabels: map[string]string{"mark": value}}}}
 	}
 	p := &fleetPlan{
-		seed: seed, number: number, drains: 1 + rng.IntN(3)/2, late: rng.IntN(3), faults: 4 + rng.IntN(12),
+		seed: seed, number: number, drains: 1 + rng.IntN(3)/2, late: rng.IntN(3), long: long, faults: 4 + rng.IntN(12),
 		rules:      []v1alpha1.PodRules{{Unmanaged: podRule(), EmptyDir: podRule(), Skip: marked("skip"), Block: marked("block")}},
 		onTimeout:  v1alpha1.OnTimeout(one("Wait", "Wait", "Abort", "Force")),
 		abortAfter: time.Duration(100+rng.IntN(2500)) * time.Millisecond,

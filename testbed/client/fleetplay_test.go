@@ -188,6 +188,14 @@ func (h *fleetHost) isEmpty(ctx context.Context) bool {
 	return empty
 }
 
+// blockers describes what the drain reports.
+func (h *fleetHost) blockers() (all []string) {
+	for _, b := range h.drain.Progress().Blockers {
+		all = append(all, fmt.Sprintf("%s %s since %s: %s", b.Name, b.Reason, b.Since.Format(time.TimeOnly), b.Message))
+	}
+	return all
+}
+
 func (h *fleetHost) isDone() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -334,10 +342,10 @@ func pauseFor(ctx context.Context, d time.Duration) {
 }
 
 // play drains the fleet's nodes.
-func (f *fleet) play(long bool) {
-	limit := time.Minute
-	if long {
-		limit = 4 * time.Minute
+func (f *fleet) play() {
+	limit := 2 * time.Minute
+	if f.plan.long {
+		limit = 5 * time.Minute
 	}
 	drains, cancel := context.WithTimeout(f.ctx, limit)
 	defer cancel()
@@ -362,11 +370,11 @@ func (f *fleet) play(long bool) {
 		select {
 		case <-h.done:
 		case <-bound:
-			f.judge.breaks("the drain of %s does not end within %v although all obstacles are gone: left are %s; blockers %v", h.node,
-				(worst + 20*time.Second).Round(time.Second), f.judge.left(h), h.drain.Progress().Blockers)
+			f.judge.breaks("the drain of %s does not end within %v although all obstacles are gone: left are %s; blockers %q", h.node,
+				(worst + 20*time.Second).Round(time.Second), f.judge.left(h), h.blockers())
 			return
 		case <-drains.Done():
-			f.judge.breaks("the drain of %s does not end within %v: left are %s; blockers %v", h.node, limit, f.judge.left(h), h.drain.Progress().Blockers)
+			f.judge.breaks("the drain of %s does not end within %v: left are %s; blockers %q", h.node, limit, f.judge.left(h), h.blockers())
 			return
 		}
 	}
@@ -440,7 +448,7 @@ func (f *fleet) steady(ctx context.Context) {
 			}
 		}
 		if len(left) > 0 && ctx.Err() == nil {
-			f.judge.breaks("pods %v are left on %s, and no blocker names them: %v", left, h.node, h.drain.Progress().Blockers)
+			f.judge.breaks("pods %v are left on %s, and no blocker names them: %q", left, h.node, h.blockers())
 		}
 	}
 }
@@ -474,11 +482,11 @@ func (f *fleet) named(ctx context.Context, g *group) bool {
 			return true
 		}
 		if time.Since(began) > patience {
-			var said []drain.Blocker
+			var said []string
 			for _, h := range f.hosts {
-				said = append(said, h.drain.Progress().Blockers...)
+				said = append(said, h.blockers()...)
 			}
-			f.judge.breaks("%d pods are not named as %s, %q within %v (%s): %+v", missing, o.reason, message, patience, g, said)
+			f.judge.breaks("%d pods are not named as %s, %q within %v (%s): %q", missing, o.reason, message, patience, g, said)
 			return false
 		}
 		pauseFor(ctx, 25*time.Millisecond)

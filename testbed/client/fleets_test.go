@@ -46,7 +46,7 @@ func TestFleets(t *testing.T) {
 	for range jobs {
 		workers.Go(func() {
 			for n := next.Add(1) - 1; n < last; n = next.Add(1) - 1 {
-				passed := t.Run(fmt.Sprint("fleet-", n+1), func(t *testing.T) { playFleet(t, composeFleet(seed, n, long), guard, long, &sum) })
+				passed := t.Run(fmt.Sprint("fleet-", n+1), func(t *testing.T) { playFleet(t, composeFleet(seed, n, long), guard, &sum) })
 				sum.add(passed)
 			}
 		})
@@ -102,7 +102,7 @@ func (s *fleetSum) String() string {
 }
 
 // playFleet makes a fleet, drains its nodes and judges.
-func playFleet(t *testing.T, p *fleetPlan, guard *fleetGuard, long bool, sum *fleetSum) {
+func playFleet(t *testing.T, p *fleetPlan, guard *fleetGuard, sum *fleetSum) {
 	t.Log(p)
 	f := &fleet{
 		t: t, plan: p, rng: rand.New(rand.NewPCG(p.seed, ^p.number)), placed: map[*group]int{}, held: map[*group]bool{},
@@ -139,7 +139,7 @@ func playFleet(t *testing.T, p *fleetPlan, guard *fleetGuard, long bool, sum *fl
 		f.ready(g)
 	}
 	began := time.Now()
-	f.play(long)
+	f.play()
 	cancel()
 	f.tasks.Wait()
 	sum.of(f)
