@@ -187,6 +187,23 @@ func TestPlanTexts(t *testing.T) {
 			w.add("n3")
 			return w.foreseen("", forecast.Pods{}, "sentinel:/run/reboot-required")
 		}},
+		{"plan-canary.txt", ExitHeld, func(w *world) forecast.Forecast {
+			w.policied(map[string]string{
+				"canary": "{nodeSelector: {matchLabels: {pool: canary}}}",
+				"web":    "{nodeSelector: {matchLabels: {pool: web}}, rollout: {after: [{policy: canary, for: 24h}]}}",
+				"db":     "{nodeSelector: {matchLabels: {pool: db}}, rollout: {after: [{policy: old, for: 24h}]}}",
+				"old":    "{nodeSelector: {matchLabels: {pool: old}}}",
+			}).add("n1", web)
+			w.add("n2", func(n *corev1.Node) { n.Labels["pool"] = "canary" })
+			w.add("n3", func(n *corev1.Node) { n.Labels["pool"] = "db" })
+			w.add("n4", func(n *corev1.Node) { n.Labels["pool"] = "old"; n.Spec.Unschedulable = true })
+			for _, n := range w.nodes {
+				setHost(n, func(h *v1alpha1.Host) { h.OSVersion = "4230.1.0" })
+			}
+			f := w.foreseen("", forecast.Pods{}, "os:4230.2.0")
+			f.Groups = slices.DeleteFunc(f.Groups, func(g forecast.Group) bool { return g.Policy == "old" || g.Policy == "canary" })
+			return f
+		}},
 		{"plan-rules-only.txt", ExitHeld, func(w *world) forecast.Forecast {
 			policies := maps.Clone(webAndDefault)
 			policies["mirrors"] = "{priority: -10, rulesOnly: true, rules: [{source: File, path: /etc/containerd/certs.d, actions: [{type: None}]}, {source: OSUpdate, actions: [{type: None}]}]}"

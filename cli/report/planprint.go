@@ -366,7 +366,7 @@ func (p *planned) rollout() {
 // queue is how many nodes are ahead of the group's, and how long those take.
 func (p *planned) queue() string {
 	least, most, longest := -1, 0, time.Duration(0)
-	timed := false
+	timed, notBefore := false, (*time.Time)(nil)
 	for i := range p.Nodes {
 		n := &p.Nodes[i]
 		if n.Ahead == nil {
@@ -378,6 +378,9 @@ func (p *planned) queue() string {
 		if n.BeginsIn != nil {
 			timed, longest = true, max(longest, n.BeginsIn.Duration)
 		}
+		if n.NotBefore != nil && (notBefore == nil || n.NotBefore.Before(*notBefore)) {
+			notBefore = n.NotBefore
+		}
 	}
 	if least < 0 {
 		return ""
@@ -387,6 +390,8 @@ func (p *planned) queue() string {
 		text += " of it"
 	}
 	switch {
+	case notBefore != nil:
+		text += "; when its turn begins is unknown, but not before " + page.Clock(p.Time, *notBefore)
 	case !timed || longest == 0:
 	case least == most:
 		text += "; its turn is expected in about " + page.Span(longest)

@@ -29,6 +29,9 @@ type End struct {
 	At *time.Time `json:"at,omitempty"`
 	// Unknown says why the time is unknown.
 	Unknown string `json:"unknown,omitempty"`
+	// NotBefore is the earliest time at which the rollout can end, if that is unknown and nodes wait
+	// for canaries.
+	NotBefore *time.Time `json:"notBefore,omitempty"`
 	// Left is how many nodes want something or are in a turn.
 	Left int `json:"left"`
 	// Held is how many of these nodes are held for a reason of their own. The expected time does not
@@ -91,8 +94,11 @@ func endOf(e forecast.End, still string) *End {
 		return nil
 	}
 	end := &End{Unknown: cmp.Or(still, e.Unknown), Left: e.Left, Held: e.Held, Turn: metav1.Duration{Duration: e.Turn.Round(time.Second)}, TurnsSeen: e.Seen}
-	if end.Unknown == "" {
+	switch {
+	case end.Unknown == "":
 		end.At = new(e.At.UTC().Round(time.Minute))
+	case !e.NotBefore.IsZero():
+		end.NotBefore = new(e.NotBefore.UTC().Truncate(time.Minute))
 	}
 	return end
 }
@@ -103,7 +109,7 @@ func (e *End) untimed() *End {
 		return nil
 	}
 	same := *e
-	same.At = nil
+	same.At, same.NotBefore = nil, nil
 	return &same
 }
 
@@ -112,7 +118,10 @@ func (e *End) words(now time.Time) string {
 	if e == nil {
 		return ""
 	}
-	if e.At == nil {
+	switch {
+	case e.At == nil && e.NotBefore != nil:
+		return "end unknown, not before " + page.Clock(now, *e.NotBefore) + ": " + e.Unknown
+	case e.At == nil:
 		return "end unknown: " + e.Unknown
 	}
 	text := fmt.Sprintf("about %s left at an expected %s per turn", page.About(e.At.Sub(now)), page.Span(e.Turn.Duration))

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strings"
 	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
@@ -14,22 +13,19 @@ import (
 	"lockkeeper.dev/lockkeeper/policy"
 )
 
-const (
-	// minSeen is how many finished turns are needed before their median duration
-	// replaces the policy's expectedDuration.
-	minSeen = 3
-	// slowTurn times its expected duration is the longest time for which a turn's end
-	// is estimated. After that, the end is unknown.
-	slowTurn = 2
-)
+// slowTurn times its expected duration is the longest time for which a turn's end
+// is estimated. After that, the end is unknown.
+const slowTurn = 2
 
 // End estimates when the nodes of a policy, or of all policies, will be up to date. It
 // covers the nodes that want something or are in a turn.
 type End struct {
 	// At is the estimated time. It is zero if the time is unknown or no node is left.
 	At time.Time
-	// Unknown says why At is not known.
-	Unknown string
+	// Unknown says why At is not known. NotBefore is the earliest possible time then, because
+	// of the time that canaries run a version; zero if they do not delay the end.
+	Unknown   string
+	NotBefore time.Time
 	// Left counts the nodes that want something or are in a turn. Held counts those of
 	// them that the rollout itself does not release. At does not include them.
 	Left, Held int
@@ -44,7 +40,7 @@ type End struct {
 var transient = map[v1alpha1.Reason]bool{
 	v1alpha1.ReasonNone: true, v1alpha1.ReasonBudget: true, v1alpha1.ReasonControlPlane: true,
 	v1alpha1.ReasonMinUptime: true, v1alpha1.ReasonSessions: true, v1alpha1.ReasonHandover: true,
-	v1alpha1.ReasonLoadBalancerDelay: true,
+	v1alpha1.ReasonLoadBalancerDelay: true, v1alpha1.ReasonCanary: true,
 }
 
 // Ends estimates when the rollout will be over, for the fleet and for each policy by
@@ -60,9 +56,7 @@ func Ends(s rollout.Snapshot, out *rollout.Outcome, held map[string]v1alpha1.Rea
 		if e.Unknown == "" && e.Left > 0 && e.Held == e.Left {
 			e.Unknown = "every node that is left is held"
 		}
-		if e.Unknown != "" {
-			e.At = time.Time{}
-		}
+		e.tidy()
 		policies[l.figures.Name] = e
 		fleet.Left, fleet.Held = fleet.Left+e.Left, fleet.Held+e.Held
 		if e.Left == e.Held {
@@ -71,9 +65,7 @@ func Ends(s rollout.Snapshot, out *rollout.Outcome, held map[string]v1alpha1.Rea
 		if e.Turn > fleet.Turn {
 			fleet.Turn, fleet.Seen = e.Turn, e.Seen
 		}
-		if e.At.After(fleet.At) {
-			fleet.At = e.At
-		}
+		fleet.At, fleet.NotBefore = later(fleet.At, e.At), later(fleet.NotBefore, e.NotBefore)
 		if e.Unknown != "" && fleet.Unknown == "" {
 			fleet.Unknown = e.Unknown
 			if len(c.lines) > 1 {
@@ -84,25 +76,42 @@ func Ends(s rollout.Snapshot, out *rollout.Outcome, held map[string]v1alpha1.Rea
 	if fleet.Unknown == "" && fleet.Left > 0 && fleet.Held == fleet.Left {
 		fleet.Unknown = "every node that is left is held"
 	}
-	if fleet.Unknown != "" {
-		fleet.At = time.Time{}
-	}
+	fleet.tidy()
 	return fleet, policies
+}
+
+// tidy removes the estimate that the end has no use for.
+func (e *End) tidy() {
+	if e.Unknown != "" {
+		e.At = time.Time{}
+	} else {
+		e.NotBefore = time.Time{}
+	}
+}
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
 }
 
 // begins estimates when the waiting nodes will be granted their turns, by node name. It
 // follows the rules of [Ends], except that nodes also wait for the next window. A node
-// that the rollout does not release, or whose time is unknown, is not in the result.
-func begins(s rollout.Snapshot, out *rollout.Outcome) map[string]time.Time {
+// that the rollout does not release, or whose time is unknown, is not in at. notBefore has
+// the times before which nodes get no turn because of their canaries.
+func begins(s rollout.Snapshot, out *rollout.Outcome) (at, notBefore map[string]time.Time) {
 	c := newSimulation(s, out, nil, true)
 	c.run()
-	return c.begin
+	return c.begin, c.notBefore
 }
 
 // simulation simulates the rest of a rollout.
 type simulation struct {
 	acrossWindows bool                 // nodes wait for the next window
 	begin         map[string]time.Time // when each node was granted its turn
+	notBefore     map[string]time.Time // see canaries.earliest
+	canaries      *canaries
 	now           time.Time
 	lines         []line
 	byName        map[string]*line
@@ -139,10 +148,15 @@ type simulatedNode struct {
 	end   time.Time
 	// counts are the policies in which the node counts as unavailable.
 	counts []string
+	// stages reports that the next turn boots another OS version, version, which may be
+	// unknown. waits is why canaries keep the node from its turn.
+	stages  bool
+	version string
+	waits   string
 }
 
 func newSimulation(s rollout.Snapshot, out *rollout.Outcome, held map[string]v1alpha1.Reason, acrossWindows bool) *simulation {
-	c := &simulation{acrossWindows: acrossWindows, begin: map[string]time.Time{}, now: s.Now, total: math.MaxInt, taken: out.Unavailable, byName: map[string]*line{}, seen: map[string][]time.Duration{}, slots: map[string][]string{}}
+	c := &simulation{acrossWindows: acrossWindows, begin: map[string]time.Time{}, notBefore: map[string]time.Time{}, canaries: newCanaries(s), now: s.Now, total: math.MaxInt, taken: out.Unavailable, byName: map[string]*line{}, seen: map[string][]time.Duration{}, slots: map[string][]string{}}
 	c.lines = make([]line, len(out.Policies))
 	for i := range out.Policies {
 		f := &out.Policies[i]
@@ -191,40 +205,6 @@ func newSimulation(s rollout.Snapshot, out *rollout.Outcome, held map[string]v1a
 	return c
 }
 
-// turnKind returns a key that is equal for turns of one policy for the same sources. It
-// leaves out versions, because the content of a file differs from host to host.
-func turnKind(l *line, changes []v1alpha1.Change) string {
-	var parts []string
-	for _, c := range changes {
-		parts = append(parts, string(c.Source)+" "+c.Name)
-	}
-	slices.Sort(parts)
-	return l.figures.Name + "\x00" + strings.Join(parts, "\x00")
-}
-
-// recordLast records how long the node's last turn took, if its result is Done.
-func (c *simulation) recordLast(n *turn.Node, l *line) {
-	if n.Last == nil || n.Last.Result != v1alpha1.ResultDone || len(n.Last.Turns) == 0 {
-		return
-	}
-	took := n.Last.End.Sub(n.Last.Turns[len(n.Last.Turns)-1])
-	if age := c.now.Sub(n.Last.End); took > 0 && age >= 0 && age < 24*time.Hour {
-		kind := turnKind(l, n.Last.Changes)
-		c.seen[kind] = append(c.seen[kind], took)
-	}
-}
-
-// turnDuration returns how long a turn for the changes is expected to take, and from how
-// many finished turns that was computed; 0: from none.
-func (c *simulation) turnDuration(l *line, changes []v1alpha1.Change) (d time.Duration, seen int) {
-	took := c.seen[turnKind(l, changes)]
-	if len(took) < minSeen {
-		return l.ExpectedDuration, 0
-	}
-	slices.Sort(took)
-	return took[len(took)/2], len(took)
-}
-
 // add counts a node as in a turn, waiting for its turn, or held.
 func (c *simulation) add(n *turn.Node, l *line, held v1alpha1.Reason) {
 	inTurn := n.InTurn()
@@ -242,13 +222,23 @@ func (c *simulation) add(n *turn.Node, l *line, held v1alpha1.Reason) {
 	if !inTurn && held == v1alpha1.ReasonGateClosed {
 		l.shut = cmp.Or(l.shut, "a gate is closed")
 	}
-	if !inTurn && l.shut != "" {
-		l.Unknown = cmp.Or(l.Unknown, l.shut)
-		return
-	}
 	waitsForWindow := c.acrossWindows && held == v1alpha1.ReasonWindow && l.closed(c.now, false) != ""
-	if !transient[held] && !waitsForWindow || inTurn && n.Grant == nil {
+	released := transient[held] || waitsForWindow
+	if !inTurn && (released || l.shut != "") && len(l.After) > 0 {
+		if g.version, g.stages = osUpdate(changes); g.stages {
+			if at := c.canaries.earliest(l, g.version); !at.IsZero() {
+				c.notBefore[n.Name], l.NotBefore = at, later(l.NotBefore, at)
+			}
+		}
+	}
+	switch {
+	case !inTurn && l.shut != "":
+		l.Unknown = cmp.Or(l.Unknown, l.shut)
+		c.canaries.add(n, "gets no turn: "+l.shut)
+		return
+	case !released, inTurn && n.Grant == nil:
 		l.Held++
+		c.canaries.add(n, "is held ("+string(held)+")")
 		return
 	}
 	if g.lasts > l.Turn {
@@ -256,16 +246,19 @@ func (c *simulation) add(n *turn.Node, l *line, held v1alpha1.Reason) {
 	}
 	if !inTurn {
 		c.waiting = append(c.waiting, g)
+		c.canaries.add(n, "")
 		return
 	}
 	elapsed := c.now.Sub(n.Grant.StartedAt)
 	if elapsed > slowTurn*g.lasts {
 		l.Unknown = cmp.Or(l.Unknown, n.Name+" has been in its turn for far longer than expected")
+		c.canaries.add(n, "has been in its turn for far longer than expected")
 		return
 	}
 	// A turn that already takes longer than expected gets a quarter of that time more.
 	g.end = c.now.Add(max(g.lasts-elapsed, g.lasts/4))
 	c.running = append(c.running, g)
+	c.canaries.add(n, "")
 }
 
 // closed returns why the policy grants no turn now, or "". With acrossWindows, a window
@@ -316,14 +309,15 @@ func (c *simulation) run() {
 	}
 	for i := range c.waiting {
 		l := c.waiting[i].line
-		l.Unknown = cmp.Or(l.Unknown, "its slots are taken by nodes that are not in a turn")
+		l.Unknown = cmp.Or(l.Unknown, c.waiting[i].waits, "its slots are taken by nodes that are not in a turn")
 	}
 }
 
 // endTurn ends the turn of a node. A node that another owner cordoned or deletes
 // stays unavailable.
 func (c *simulation) endTurn(g *simulatedNode) {
-	if !g.Deleted && (!g.Unschedulable || g.OwnCordon()) {
+	stays := g.Deleted || g.Unschedulable && !g.OwnCordon()
+	if !stays {
 		for _, name := range g.counts {
 			if l := c.byName[name]; l != nil {
 				l.taken--
@@ -331,6 +325,7 @@ func (c *simulation) endTurn(g *simulatedNode) {
 		}
 		c.taken--
 	}
+	c.canaries.end(g, stays)
 	g.line.At = g.end
 	if next := g.end.Add(g.line.Settle); next.After(g.line.next) {
 		g.line.next = next
@@ -344,6 +339,7 @@ func (c *simulation) grant(now time.Time) (again time.Time) {
 		l := &c.lines[i]
 		l.open, l.closes, l.opens = l.OpenUntil(now, l.ExpectedDuration)
 	}
+	clear(c.canaries.asked)
 	kept := c.waiting[:0]
 	wait := func(g *simulatedNode, until time.Time) {
 		if kept = append(kept, g); again.IsZero() || until.Before(again) {
@@ -356,14 +352,22 @@ func (c *simulation) grant(now time.Time) (again time.Time) {
 		if len(g.counts) > 0 {
 			more = 0 // it is unavailable already
 		}
+		var after wakeup
+		if g.waits = ""; g.stages {
+			after = c.canaries.until(l, g.version)
+		}
 		switch {
 		case l.next.After(now):
 			wait(g, l.next)
+		case after.why != "":
+			g.waits, kept = after.why, append(kept, g)
+		case after.at.After(now):
+			wait(g, after.at)
 		case !l.open && c.acrossWindows && !l.opens.IsZero():
 			wait(g, l.opens)
 		case !l.open:
 			why := "its window closes before that"
-			if b := l.Blackout(l.closes); b != nil {
+			if b := cmp.Or(l.Blackout(now), l.Blackout(l.closes)); b != nil {
 				why = b.Name + " begins before that"
 			}
 			l.Unknown = cmp.Or(l.Unknown, why)
@@ -375,6 +379,7 @@ func (c *simulation) grant(now time.Time) (again time.Time) {
 				g.counts = []string{l.figures.Name}
 			}
 			c.begin[g.Name], g.end = now, now.Add(g.lasts)
+			c.canaries.begin(g)
 			c.running = append(c.running, g)
 		}
 	}

@@ -172,6 +172,9 @@ type Node struct {
 	Ahead *int `json:"ahead,omitempty"`
 	// BeginsIn is the expected time until the node's turn begins. It is missing if it is unknown.
 	BeginsIn *metav1.Duration `json:"beginsIn,omitempty"`
+	// NotBefore is the time before which the node's turn does not begin, because its canaries do not
+	// run the version for long enough before that. It is missing if `beginsIn` is known.
+	NotBefore *time.Time `json:"notBefore,omitempty"`
 
 	// Evict lists the pods that the drain would evict.
 	Evict []Pod `json:"evict,omitempty"`

@@ -21,7 +21,7 @@ import (
 func (q *Question) judge() {
 	now := rollout.Decide(q.in.Snapshot)
 	together, alone := now, map[string]rollout.Verdict(nil)
-	var begins map[string]time.Time
+	var begins, notBefore map[string]time.Time
 	if len(q.in.Asked) > 0 {
 		then := q.in.Snapshot
 		then.Nodes = slices.Clone(q.in.Nodes)
@@ -32,9 +32,9 @@ func (q *Question) judge() {
 		}
 		together = rollout.Decide(then)
 		alone = q.alone(&now, &together)
-		begins = q.queue(then, &together)
+		begins, notBefore = q.queue(then, &together)
 	} else {
-		begins = q.queue(q.in.Snapshot, &now)
+		begins, notBefore = q.queue(q.in.Snapshot, &now)
 	}
 	gated := map[string]bool{} // policies for whose gates the coordinator holds nodes
 	for i := range q.in.Nodes {
@@ -49,7 +49,7 @@ func (q *Question) judge() {
 		}
 		s.judged(v, q.in.NoLeader)
 		if s.Outcome == Goes || s.Outcome == Held {
-			s.describeTurn(q.in.Now, &together, gated, begins)
+			s.describeTurn(q.in.Now, &together, gated, begins, notBefore)
 		} else {
 			s.own.Ahead = nil
 		}
@@ -134,7 +134,7 @@ func (s slots) at(place int) (v rollout.Verdict, ok bool) {
 // queue counts how many nodes come before each node, and returns when the nodes are
 // expected to be granted their turns. The queue is empty under the emergency stop, so
 // queue computes both as if the stop were lifted.
-func (q *Question) queue(then rollout.Snapshot, out *rollout.Outcome) map[string]time.Time {
+func (q *Question) queue(then rollout.Snapshot, out *rollout.Outcome) (at, notBefore map[string]time.Time) {
 	lifted := out
 	if then.Stopped {
 		then.Stopped = false
@@ -204,7 +204,7 @@ func notManaged(n *turn.Node) string {
 }
 
 // describeTurn fills in what the turn would do, and when.
-func (s *subject) describeTurn(now time.Time, out *rollout.Outcome, gated map[string]bool, begins map[string]time.Time) {
+func (s *subject) describeTurn(now time.Time, out *rollout.Outcome, gated map[string]bool, begins, notBefore map[string]time.Time) {
 	p := s.match.Policy
 	if p == nil || len(p.Problems) > 0 || !s.plan.Wants.Something() {
 		s.own.Ahead = nil
@@ -246,6 +246,8 @@ func (s *subject) describeTurn(now time.Time, out *rollout.Outcome, gated map[st
 	s.Rollout = r
 	if at, known := begins[s.Name]; known && s.own.Ahead != nil {
 		s.own.BeginsIn = &metav1.Duration{Duration: at.Sub(now)}
+	} else if at, known := notBefore[s.Name]; known {
+		s.own.NotBefore = new(at.UTC())
 	}
 }
 

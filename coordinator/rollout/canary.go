@@ -1,6 +1,7 @@
 package rollout
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -8,6 +9,7 @@ import (
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/node/turn"
+	"lockkeeper.dev/lockkeeper/policy"
 )
 
 // canaryHold returns why the node may not be granted a turn for the OS version that is
@@ -38,14 +40,14 @@ func (d *decision) canaryHold(n *turn.Node, g *group) string {
 // the OS version, and why, or "".
 func (d *decision) waitsFor(g *group, version string) string {
 	if circle := d.circle(g); circle != "" {
-		return circle
+		return d.says(g, "%s", circle)
 	}
 	for _, after := range g.p.After {
 		text := "waits for policy " + after.Policy
 		of := d.named(after.Policy)
 		switch {
 		case of == nil:
-			return d.says(g, "%s, which does not exist or only adds rules", text)
+			return d.says(g, "%s", noCanary(after.Policy, of, 0))
 		case version == "":
 			return d.says(g, "%s, but the host does not say which OS version is staged", text)
 		}
@@ -57,10 +59,10 @@ func (d *decision) waitsFor(g *group, version string) string {
 				continue
 			}
 			all++
-			since, why := d.runsSince(c.Node, version)
-			if why == "" {
+			canary := d.canary(c.Node)
+			if why := canary.Lacks(version); why == "" {
 				runs++
-				last = later(last, since)
+				last = later(last, canary.Since)
 			} else if blocked == "" {
 				blocked = c.Name + " " + why
 			}
@@ -69,7 +71,7 @@ func (d *decision) waitsFor(g *group, version string) string {
 		text = fmt.Sprintf("%s: %d of %d nodes run %s", text, runs, all, v1alpha1.OneLine(version, shownVersion))
 		switch {
 		case all == 0:
-			return d.says(g, "waits for policy %s, which decides about no node", after.Policy)
+			return d.says(g, "%s", noCanary(after.Policy, of, all))
 		case runs < all:
 			return d.says(g, "%s; %s", text, blocked)
 		case until.After(d.Now):
@@ -83,30 +85,110 @@ func (d *decision) waitsFor(g *group, version string) string {
 // shownVersion bounds an OS version in a text, in bytes: a host may write anything.
 const shownVersion = 40
 
-// runsSince returns since when the node has run the OS version without an interruption, or
-// why it does not count. Only what a coordinator recorded on the Node starts the clock, and
-// everything that a host or kubelet can write only makes it start later.
-func (d *decision) runsSince(n *turn.Node, version string) (since time.Time, why string) {
+// Canary is what a node runs for whose OS version other policies may wait.
+type Canary struct {
+	// Policy is the policy that decides about the node.
+	Policy string
+	// OSVersion is the version that it runs, and Since is since when it has run that without an
+	// interruption; the zero time if no coordinator has recorded it yet.
+	OSVersion string
+	Since     time.Time
+	// Blocked says why the node counts for no version, or is "".
+	Blocked string
+}
+
+// Lacks returns why the canary does not count as one that runs the OS version, or "".
+func (c *Canary) Lacks(version string) string {
+	switch {
+	case c.Blocked != "":
+		return c.Blocked
+	case c.OSVersion != version:
+		return "runs " + v1alpha1.OneLine(c.OSVersion, shownVersion)
+	case c.Since.IsZero():
+		return "runs it since a moment ago"
+	}
+	return ""
+}
+
+// canary returns what the node runs. Only what a coordinator recorded on the Node starts the
+// clock, and everything that a host or kubelet can write only makes it start later.
+func (d *decision) canary(n *turn.Node) (c Canary) {
 	use := d.slotUse(n)
 	switch {
 	case use != "":
-		return since, use.Means()
+		c.Blocked = use.Means()
 	case d.failed(n):
-		return since, "failed in its last turn"
+		c.Blocked = "failed in its last turn"
 	case n.State == v1alpha1.StateAbsent, !n.HostReported():
-		return since, "has not reported from its present boot"
+		c.Blocked = "has not reported from its present boot"
 	case n.Host.OSVersion == "":
-		return since, "does not say which OS version it runs"
-	case n.Host.OSVersion != version:
-		return since, "runs " + v1alpha1.OneLine(n.Host.OSVersion, shownVersion)
-	case !d.recorded(n):
-		return since, "runs it since a moment ago"
+		c.Blocked = "does not say which OS version it runs"
 	}
-	since = later(n.Runs.Since, d.credible(n.ReadySince))
+	if n.Host == nil {
+		return c
+	}
+	if c.OSVersion = n.Host.OSVersion; !d.recorded(n) {
+		return c
+	}
+	c.Since = later(n.Runs.Since, d.credible(n.ReadySince))
 	if n.Last != nil && n.Last.Result == v1alpha1.ResultFailed {
-		since = later(since, d.credible(n.Last.End)) // an admin's retry has cleared the failure
+		c.Since = later(c.Since, d.credible(n.Last.End)) // an admin's retry has cleared the failure
 	}
-	return since, ""
+	return c
+}
+
+// Canaries returns, by node, what the nodes run for which a policy waits (rollout.after), and by
+// policy why its nodes wait whatever those run. Decide holds nodes by the same rules.
+func Canaries(s Snapshot) (nodes map[string]Canary, never map[string]string) {
+	if !slices.ContainsFunc(s.Policies, func(p policy.Policy) bool { return len(p.After) > 0 }) {
+		return nil, nil
+	}
+	d := newDecision(&s)
+	nodes, never = map[string]Canary{}, map[string]string{}
+	counts := map[*group]int{}
+	awaited := d.awaited()
+	for i := range d.all {
+		if e := &d.all[i]; awaited[e.group] && !isOut(e.Node) {
+			c := d.canary(e.Node)
+			c.Policy = e.group.Name
+			nodes[e.Name] = c
+			counts[e.group]++
+		}
+	}
+	for i := range d.groups {
+		g := &d.groups[i]
+		for _, after := range g.p.After {
+			of := d.named(after.Policy)
+			if why := cmp.Or(d.circle(g), noCanary(after.Policy, of, counts[of])); why != "" {
+				never[g.Name] = cmp.Or(never[g.Name], why)
+			}
+		}
+	}
+	return nodes, never
+}
+
+// noCanary returns why there is no canary of the policy of that name, whose group is of, or "".
+func noCanary(name string, of *group, nodes int) string {
+	switch {
+	case of == nil:
+		return "waits for policy " + name + ", which does not exist or only adds rules"
+	case nodes == 0:
+		return "waits for policy " + name + ", which decides about no node"
+	}
+	return ""
+}
+
+// awaited returns the groups for whose nodes another one waits.
+func (d *decision) awaited() map[*group]bool {
+	groups := map[*group]bool{}
+	for i := range d.groups {
+		for _, after := range d.groups[i].p.After {
+			if of := d.named(after.Policy); of != nil {
+				groups[of] = true
+			}
+		}
+	}
+	return groups
 }
 
 // recorded reports whether the node's record is about the OS version and the boot that its
@@ -147,7 +229,7 @@ func (d *decision) circle(g *group) string {
 	if way == nil {
 		return ""
 	}
-	return d.says(g, "policies wait for each other: %s after %s; remove one of these from rollout.after", strings.Join(way, " after "), g.Name)
+	return fmt.Sprintf("policies wait for each other: %s after %s; remove one of these from rollout.after", strings.Join(way, " after "), g.Name)
 }
 
 // recordEvery is the shortest time between two records about one node. Without it, a host
@@ -160,19 +242,14 @@ func (d *decision) recordRuns() {
 	if d.Stopped || d.Epoch == "" {
 		return
 	}
-	canaries := map[*group]bool{}
-	for i := range d.groups {
-		for _, after := range d.groups[i].p.After {
-			canaries[d.named(after.Policy)] = true
-		}
-	}
+	canaries := d.awaited()
 	if len(canaries) == 0 {
 		return
 	}
 	for i := range d.all {
 		e := &d.all[i]
 		n := e.Node
-		if e.group == nil || !canaries[e.group] || e.verdict.Move != nil || d.Uncertain[n.Name] ||
+		if !canaries[e.group] || e.verdict.Move != nil || d.Uncertain[n.Name] ||
 			n.State != v1alpha1.StateIdle && n.State != v1alpha1.StatePaused ||
 			!n.HostReported() || !n.Ready || d.recorded(n) || n.Host.OSVersion == "" || len(n.Host.OSVersion) > v1alpha1.MaxOSVersion {
 			continue

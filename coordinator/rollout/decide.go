@@ -35,18 +35,7 @@ type decision struct {
 // Decide returns a verdict for every node. The order of Snapshot.Nodes does not matter.
 // Decide does not change the snapshot.
 func Decide(s Snapshot) Outcome {
-	d := &decision{Snapshot: &s, all: make([]entry, len(s.Nodes)), nodes: make([]*turn.Node, len(s.Nodes)), at: make(map[string]*entry, len(s.Nodes))}
-	for i := range s.Nodes {
-		d.nodes[i] = &s.Nodes[i]
-	}
-	slices.SortFunc(d.nodes, func(a, b *turn.Node) int { return cmp.Compare(a.Name, b.Name) })
-	for i, n := range d.nodes {
-		e := &d.all[i]
-		e.Node, e.verdict.Node, d.at[n.Name] = n, n.Name, e
-	}
-	d.match()
-	d.count()
-
+	d := newDecision(&s)
 	foreign := d.foreign()
 	for _, n := range d.nodes {
 		switch {
@@ -80,6 +69,22 @@ func Decide(s Snapshot) Outcome {
 		out.Queue = append(out.Queue, e.Name)
 	}
 	return out
+}
+
+// newDecision matches the nodes with their policies, and counts them.
+func newDecision(s *Snapshot) *decision {
+	d := &decision{Snapshot: s, all: make([]entry, len(s.Nodes)), nodes: make([]*turn.Node, len(s.Nodes)), at: make(map[string]*entry, len(s.Nodes))}
+	for i := range s.Nodes {
+		d.nodes[i] = &s.Nodes[i]
+	}
+	slices.SortFunc(d.nodes, func(a, b *turn.Node) int { return cmp.Compare(a.Name, b.Name) })
+	for i, n := range d.nodes {
+		e := &d.all[i]
+		e.Node, e.verdict.Node, d.at[n.Name] = n, n.Name, e
+	}
+	d.match()
+	d.count()
+	return d
 }
 
 func (d *decision) hold(n *turn.Node, reason v1alpha1.Reason, detail string) {
