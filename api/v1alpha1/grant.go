@@ -65,6 +65,18 @@ type Terms struct {
 	OnClose OnClose `json:"onClose,omitempty"`
 }
 
+// WithoutBlock returns the rules of a drain in which no pod blocks.
+func (r PodRules) WithoutBlock() PodRules {
+	r.Block = nil
+	if r.Unmanaged == PodBlock {
+		r.Unmanaged = PodEvict
+	}
+	if r.EmptyDir == PodBlock {
+		r.EmptyDir = PodEvict
+	}
+	return r
+}
+
 // BlockLimit returns for how long pods may block a node before its next turn evicts them, or 0
 // if they may block indefinitely.
 func (t *Terms) BlockLimit() time.Duration {

@@ -204,6 +204,27 @@ func TestPlanTexts(t *testing.T) {
 			f.Groups = slices.DeleteFunc(f.Groups, func(g forecast.Group) bool { return g.Policy == "old" || g.Policy == "canary" })
 			return f
 		}},
+		{"plan-block.txt", ExitHeld, func(w *world) forecast.Forecast {
+			pools := map[string]string{
+				"forever": "", "soon": "blockTimeout: 4h, onBlockTimeout: Evict", "hold": "blockTimeout: 4h", "over": "blockTimeout: 1h, onBlockTimeout: Evict", "fresh": "blockTimeout: 4h, onBlockTimeout: Evict",
+			}
+			specs, pods := map[string]string{}, forecast.Pods{OnNode: map[string][]*corev1.Pod{}}
+			for name, more := range pools {
+				specs[name] = "{nodeSelector: {matchLabels: {pool: " + name + "}}, drain: {unmanaged: Block, " + more + "}}"
+				pods.OnNode[name] = []*corev1.Pod{pod("batch/" + name)}
+			}
+			w.policied(specs)
+			for _, name := range slices.Sorted(maps.Keys(pools)) {
+				w.add(name, func(n *corev1.Node) { n.Labels["pool"] = name }, func(n *corev1.Node) {
+					setHost(n, func(h *v1alpha1.Host) {
+						if h.BlockOff = name == "over"; name != "fresh" {
+							h.BlockedSince = now.Add(-2 * time.Hour)
+						}
+					})
+				})
+			}
+			return w.foreseen("", pods, "os:4230.2.0")
+		}},
 		{"plan-rules-only.txt", ExitHeld, func(w *world) forecast.Forecast {
 			policies := maps.Clone(webAndDefault)
 			policies["mirrors"] = "{priority: -10, rulesOnly: true, rules: [{source: File, path: /etc/containerd/certs.d, actions: [{type: None}]}, {source: OSUpdate, actions: [{type: None}]}]}"

@@ -239,7 +239,9 @@ func (p *planned) pods() {
 	}
 	kind("evicts", "no pod", func(n *forecast.Node) []forecast.Pod { return n.Evict }, false)
 	kind("leaves", "", func(n *forecast.Node) []forecast.Pod { return n.Leave }, true)
-	kind("waits for", "", func(n *forecast.Node) []forecast.Pod { return slices.Concat(n.Block, n.Wait) }, true)
+	kind("waits for", "", func(n *forecast.Node) []forecast.Pod { return n.Wait }, true)
+	kind("blocks", "", func(n *forecast.Node) []forecast.Pod { return n.Block }, true)
+	p.blockLimits()
 	p.obstacles("blocked", func(n *forecast.Node) []forecast.Obstacle { return n.Blocking })
 	p.obstacles("slowed", func(n *forecast.Node) []forecast.Obstacle { return n.Slowing })
 }
@@ -290,6 +292,52 @@ func (p *planned) obstacles(label string, of func(*forecast.Node) []forecast.Obs
 			p.line(label, "%s: %s on %s: %s", what, page.Plural(len(f.pods), "pod"), page.Plural(len(f.nodes), "node"), page.Named(f.nodes, maxNames))
 		}
 	}
+}
+
+// blockLimits writes for how long pods that block keep nodes from their turns, and what happens
+// then.
+func (p *planned) blockLimits() {
+	nodes := map[string][]string{}
+	for i := range p.Nodes {
+		if n := &p.Nodes[i]; len(n.Block) > 0 {
+			text := blockWords(p.Time, n.BlockLimit)
+			nodes[text] = append(nodes[text], n.Name)
+		}
+	}
+	for i, text := range slices.Sorted(maps.Keys(nodes)) {
+		switch {
+		case i == maxLines:
+			p.line("", "and %d more, see -o json", len(nodes)-i)
+			return
+		case len(p.Nodes) == 1:
+			p.line("", "%s", text)
+		default:
+			p.line("", "%s: %s", page.Named(nodes[text], maxNames), text)
+		}
+	}
+}
+
+func blockWords(now time.Time, l *forecast.BlockLimit) string {
+	const hold = "they keep the node from its turn until they are gone"
+	switch {
+	case l == nil:
+		return "the drain waits until they are gone or its own time is over"
+	case l.Off:
+		return "drain.blockTimeout is over, so the node's next turn evicts them (drain.onBlockTimeout: Evict)"
+	case l.Timeout.Duration == 0:
+		return hold + "; drain.blockTimeout is not set"
+	case l.Then != v1alpha1.OnBlockTimeoutEvict && l.Ends == nil:
+		return fmt.Sprintf("%s; drain.blockTimeout (%s) changes nothing about that (drain.onBlockTimeout: Hold)", hold, page.Span(l.Timeout.Duration))
+	case l.Then != v1alpha1.OnBlockTimeoutEvict && !l.Ends.After(now):
+		return fmt.Sprintf("%s; drain.blockTimeout was over %s (drain.onBlockTimeout: Hold)", hold, page.Ago(now, *l.Ends))
+	case l.Then != v1alpha1.OnBlockTimeoutEvict:
+		return fmt.Sprintf("%s; drain.blockTimeout is over %s and changes nothing about that (drain.onBlockTimeout: Hold)", hold, page.Ago(now, *l.Ends))
+	case l.Ends == nil:
+		return fmt.Sprintf("they keep the node from its turn for at most %s from when it wants one; then its next turn evicts them (drain.onBlockTimeout: Evict)", page.Span(l.Timeout.Duration))
+	case !l.Ends.After(now):
+		return "drain.blockTimeout is over, and the node's next turn evicts them as soon as its host reports that (drain.onBlockTimeout: Evict)"
+	}
+	return fmt.Sprintf("they keep the node from its turn until drain.blockTimeout is over %s; then its next turn evicts them (drain.onBlockTimeout: Evict)", page.Ago(now, *l.Ends))
 }
 
 // after is what happens when a time limit is exceeded.

@@ -2,6 +2,7 @@ package forecast
 
 import (
 	"encoding/json"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -313,5 +314,56 @@ func TestDrainTerms(t *testing.T) {
 		if (len(n.Block) == 1) != tc.blocks || (len(n.Evict) == 1) == tc.blocks {
 			t.Errorf("%s: blocks %v, evicts %v", tc.name, n.Block, n.Evict)
 		}
+	}
+}
+
+// Pods that block hold a node that nothing else holds, until the time that the policy gives them
+// is over and the host says so.
+func TestBlockLimit(t *testing.T) {
+	const hour = time.Hour
+	blocked := func(since time.Duration, off bool) turn.Node {
+		n := wanting("n1")
+		n.Host.BlockedSince, n.Host.BlockOff = noon.Add(-since), off
+		return n
+	}
+	limit := func(timeout time.Duration, then v1alpha1.OnBlockTimeout) func(*v1alpha1.Terms) {
+		return func(t *v1alpha1.Terms) { t.BlockTimeout.Duration, t.OnBlockTimeout = timeout, then }
+	}
+	at := func(d time.Duration) *time.Time { return new(noon.Add(d)) }
+	in2h, hold, evict := metav1.Duration{Duration: 2 * hour}, v1alpha1.OnBlockTimeoutHold, v1alpha1.OnBlockTimeoutEvict
+	for _, tc := range []struct {
+		name string
+		node turn.Node
+		edit func(*v1alpha1.Terms)
+		want *BlockLimit
+	}{
+		{"no limit", wanting("n1"), func(*v1alpha1.Terms) {}, &BlockLimit{Then: hold}},
+		{"it has not begun", wanting("n1"), limit(2*hour, evict), &BlockLimit{Timeout: in2h, Then: evict}},
+		{"it has begun", blocked(hour, false), limit(2*hour, evict), &BlockLimit{Since: at(-hour), Timeout: in2h, Ends: at(hour), Then: evict}},
+		{"it is over, but the host does not say so", blocked(3*hour, false), limit(2*hour, evict), &BlockLimit{Since: at(-3 * hour), Timeout: in2h, Ends: at(-hour), Then: evict}},
+		{"it is over", blocked(3*hour, true), limit(2*hour, evict), &BlockLimit{Since: at(-3 * hour), Timeout: in2h, Ends: at(-hour), Then: evict, Off: true}},
+		{"the host says so, but the policy does not", blocked(3*hour, true), limit(2*hour, ""), &BlockLimit{Since: at(-3 * hour), Timeout: in2h, Ends: at(-hour), Then: hold}},
+		{"the host says so too early", blocked(hour, true), limit(2*hour, evict), &BlockLimit{Since: at(-hour), Timeout: in2h, Ends: at(hour), Then: evict}},
+		{"the host's clock is ahead", blocked(-hour, false), limit(2*hour, evict), &BlockLimit{Timeout: in2h, Then: evict}},
+	} {
+		s, p := rolls(tc.node, idle("n2"))
+		p.Terms.EmptyDir = v1alpha1.PodBlock
+		tc.edit(&p.Terms)
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "p"}, Spec: corev1.PodSpec{Volumes: []corev1.Volume{{VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}}}
+		f := Ask(Input{Snapshot: s, Names: []string{"n1"}}).Answer(Pods{OnNode: map[string][]*corev1.Pod{"n1": {Strip(pod)}}})
+		g := &f.Groups[0]
+		if n := &g.Nodes[0]; !reflect.DeepEqual(n.BlockLimit, tc.want) || len(n.Block) != 1 {
+			t.Errorf("%s: %+v, expected %+v", tc.name, n.BlockLimit, tc.want)
+		}
+		if held := g.Held == v1alpha1.ReasonDrainBlocked; held == tc.want.Off || f.Held != held || (g.Outcome == Goes) == held {
+			t.Errorf("%s: %s %s", tc.name, g.Outcome, g.Held)
+		}
+	}
+	n := turning("n1", time.Minute)
+	n.Grant.Terms.EmptyDir, n.Grant.Terms.Unmanaged, n.Grant.BlockOff = v1alpha1.PodBlock, v1alpha1.PodBlock, true
+	s, _ := rolls(n, idle("n2"))
+	f := Ask(Input{Snapshot: s, Names: []string{"n1"}}).Answer(Pods{OnNode: map[string][]*corev1.Pod{"n1": {{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "p"}}}}})
+	if got := &f.Groups[0].Nodes[0]; len(got.Evict) != 1 || got.BlockLimit != nil {
+		t.Errorf("a turn in which Block is off: %+v", got)
 	}
 }

@@ -180,14 +180,33 @@ type Node struct {
 	Evict []Pod `json:"evict,omitempty"`
 	// Wait lists the pods that are ending already. The drain waits for them.
 	Wait []Pod `json:"wait,omitempty"`
-	// Block lists the pods that the drain waits for but never evicts.
+	// Block lists the pods that the drain must not evict. Before the cordon, they keep the node from
+	// its turn; after it, the drain waits for them.
 	Block []Pod `json:"block,omitempty"`
+	// BlockLimit says for how long such pods may keep the node from its turn, and what happens then.
+	// It is missing if there is no such pod, or if the node is in a turn.
+	BlockLimit *BlockLimit `json:"blockLimit,omitempty"`
 	// Leave lists the pods that the drain ignores.
 	Leave []Pod `json:"leave,omitempty"`
 	// Blocking lists the PodDisruptionBudgets that would refuse all evictions now.
 	Blocking []Obstacle `json:"blocking,omitempty"`
 	// Slowing lists the PodDisruptionBudgets that would allow only some of the evictions at once.
 	Slowing []Obstacle `json:"slowing,omitempty"`
+}
+
+// BlockLimit is the policy's time limit for pods that block.
+type BlockLimit struct {
+	// Since is since when such pods have kept the node from its turn. It is missing if the host has
+	// not published that yet.
+	Since *time.Time `json:"since,omitempty"`
+	// Timeout is the policy's `drain.blockTimeout`. It is missing if there is none.
+	Timeout metav1.Duration `json:"timeout,omitzero"`
+	// Ends is when that time is over. It is missing if there is none, or if it has not begun.
+	Ends *time.Time `json:"ends,omitempty"`
+	// Then is the policy's `drain.onBlockTimeout`.
+	Then v1alpha1.OnBlockTimeout `json:"then,omitempty"`
+	// Off is true if the time is over and the host has published that its next turn evicts the pods.
+	Off bool `json:"off,omitempty"`
 }
 
 // Pod is a pod, and why the drain treats it as it does.

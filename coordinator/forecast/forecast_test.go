@@ -380,7 +380,7 @@ func TestBudgets(t *testing.T) {
 		"two, of a pod that is not Ready":         {one(unready), []policyv1.PodDisruptionBudget{budget(1, 3, 2, named("c")), budget(1, 3, 2, always)}, "a/b a/c: the API server evicts no pod with more than one budget"},
 	} {
 		var n Node
-		n.addDrain(&v1alpha1.Terms{}, tc.pods, read(tc.budgets))
+		n.addDrain(v1alpha1.PodRules{}, tc.pods, read(tc.budgets))
 		var got strings.Builder
 		for _, o := range n.Blocking {
 			got.WriteString(strings.Join(o.Budgets, " ") + ": " + o.Why)
@@ -410,7 +410,7 @@ func TestPods(t *testing.T) {
 		pod("b", func(p *corev1.Pod) { p.DeletionTimestamp = new(metav1.NewTime(noon)) }),
 		pod("a", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }),
 	}
-	terms := &v1alpha1.Terms{PodRules: v1alpha1.PodRules{Block: []v1alpha1.PodSelector{{Selector: metav1.LabelSelector{MatchLabels: map[string]string{"app": "long"}}}}}}
+	rules := v1alpha1.PodRules{Block: []v1alpha1.PodSelector{{Selector: metav1.LabelSelector{MatchLabels: map[string]string{"app": "long"}}}}}
 	names := func(pods []Pod) string {
 		var all []string
 		for _, p := range pods {
@@ -423,7 +423,7 @@ func TestPods(t *testing.T) {
 		b.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}
 		b.Status = policyv1.PodDisruptionBudgetStatus{DisruptionsAllowed: allowed, CurrentHealthy: 3, DesiredHealthy: 2}
 		var n Node
-		n.addDrain(terms, pods, read([]policyv1.PodDisruptionBudget{b}))
+		n.addDrain(rules, pods, read([]policyv1.PodDisruptionBudget{b}))
 		if got := names(n.Leave) + ", " + names(n.Wait) + ", " + names(n.Block) + ", " + names(n.Evict); got != "a/a, a/b, a/c a/d, a/e1 a/e2 a/e3" {
 			t.Errorf("the pods that are left, waited for, blocking and evicted are %s", got)
 		}

@@ -5,6 +5,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/coordinator/rollout"
@@ -234,10 +237,10 @@ func (q *Question) Answer(pods Pods) Forecast {
 	f := Forecast{Time: q.in.Now, Asked: q.in.Asked, Unseen: pods.Unseen, NoPods: pods.NoPods, Groups: []Group{}}
 	byAnswer := map[string]int{}
 	for _, s := range q.nodes {
-		f.Held = f.Held || s.Outcome == Held || s.Outcome == InTurn && s.Held != ""
 		if s.Drains {
-			s.own.addDrain(s.terms(), pods.OnNode[s.Name], budgets)
+			s.addDrain(q.in.Now, pods.OnNode[s.Name], budgets)
 		}
+		f.Held = f.Held || s.Outcome == Held || s.Outcome == InTurn && s.Held != ""
 		key, err := json.Marshal(&s.Answer)
 		if err != nil { // only a time outside the years of RFC 3339 gets here
 			key = []byte(s.Name)
@@ -269,4 +272,34 @@ func (s *subject) terms() *v1alpha1.Terms {
 		return &s.match.Policy.Terms
 	}
 	return &v1alpha1.Terms{}
+}
+
+// addDrain records what the drain does with the pods, and for how long pods that block may keep
+// the node from its turn.
+func (s *subject) addDrain(now time.Time, pods []*corev1.Pod, budgets map[string][]budget) {
+	terms := s.terms()
+	rules := terms.PodRules
+	if s.InTurn() {
+		if s.Ours() && s.Grant.BlockOff {
+			rules = rules.WithoutBlock()
+		}
+		s.own.addDrain(rules, pods, budgets)
+		return
+	}
+	s.own.addDrain(rules, pods, budgets)
+	if len(s.own.Block) == 0 {
+		return
+	}
+	l := &BlockLimit{Timeout: terms.BlockTimeout, Then: cmp.Or(terms.OnBlockTimeout, v1alpha1.OnBlockTimeoutHold)}
+	s.own.BlockLimit = l
+	if h := s.Host; h != nil && s.HostReported() && !h.BlockedSince.IsZero() && !h.BlockedSince.After(now) {
+		l.Since = new(h.BlockedSince.UTC())
+		if l.Timeout.Duration > 0 {
+			l.Ends = new(l.Since.Add(l.Timeout.Duration))
+		}
+		l.Off = h.BlockOff && terms.BlockLimit() > 0 && !l.Ends.After(now)
+	}
+	if s.Outcome == Goes && !l.Off {
+		s.Outcome, s.Held, s.Why = Held, v1alpha1.ReasonDrainBlocked, "its host publishes this veto because of the pods that block"
+	}
 }

@@ -32,13 +32,7 @@ type Pods struct {
 // Strip returns a copy of the pod with only the fields that a forecast needs. This saves
 // most of the memory for a hundred thousand pods.
 func Strip(p *corev1.Pod) *corev1.Pod {
-	out := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
-		Namespace: p.Namespace, Name: p.Name, Labels: p.Labels, OwnerReferences: p.OwnerReferences, DeletionTimestamp: p.DeletionTimestamp,
-	}}
-	if value, ok := p.Annotations[corev1.MirrorPodAnnotationKey]; ok {
-		out.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: value}
-	}
-	out.Status.Phase = p.Status.Phase
+	out := drain.Outline(p)
 	for _, c := range p.Status.Conditions {
 		if c.Type == corev1.PodReady {
 			out.Status.Conditions = []corev1.PodCondition{c}
@@ -69,10 +63,10 @@ func read(all []policyv1.PodDisruptionBudget) map[string][]budget {
 	return byNamespace
 }
 
-// addDrain records what a drain by these terms would do with the pods, and which budgets
+// addDrain records what a drain by these rules would do with the pods, and which budgets
 // would delay it.
-func (n *Node) addDrain(terms *v1alpha1.Terms, pods []*corev1.Pod, budgets map[string][]budget) {
-	judge := drain.Selecting(terms.PodRules)
+func (n *Node) addDrain(rules v1alpha1.PodRules, pods []*corev1.Pod, budgets map[string][]budget) {
+	judge := drain.Selecting(rules)
 	pods = slices.SortedFunc(slices.Values(pods), func(a, b *corev1.Pod) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})

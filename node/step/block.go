@@ -66,15 +66,3 @@ func (b *Blocking) Veto(own *v1alpha1.Terms) string {
 	}
 	return text + "; drain.blockTimeout is over at " + end + ", and drain.onBlockTimeout is Hold"
 }
-
-// withoutBlock returns the rules of a drain in which no pod blocks.
-func withoutBlock(r v1alpha1.PodRules) v1alpha1.PodRules {
-	r.Block = nil
-	if r.Unmanaged == v1alpha1.PodBlock {
-		r.Unmanaged = v1alpha1.PodEvict
-	}
-	if r.EmptyDir == v1alpha1.PodBlock {
-		r.EmptyDir = v1alpha1.PodEvict
-	}
-	return r
-}

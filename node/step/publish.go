@@ -94,7 +94,7 @@ func EvictionBy(n *turn.Node, own *v1alpha1.Terms) Eviction {
 	}
 	if g.BlockOff && own.BlockLimit() > 0 && n.Host != nil && n.Host.NodeUID == n.UID && n.Host.BlockOff {
 		for i := range e.Rules {
-			e.Rules[i] = withoutBlock(e.Rules[i])
+			e.Rules[i] = e.Rules[i].WithoutBlock()
 		}
 	}
 	return e
