@@ -126,6 +126,11 @@ type Left struct {
 	Verdict Verdict
 }
 
+// Blocker returns the Blocker of a pod whose verdict is [Block], without a Since.
+func (l Left) Blocker() Blocker {
+	return Blocker{Pod: l.Pod, Reason: l.Verdict.Reason, Message: blockMessage(l.Verdict.Reason)}
+}
+
 // Remaining asks the API server, past every cache, which pods of the node Run would still
 // evict or wait for, sorted by namespace and name. It is the last read before a cordon and
 // before a reboot: an empty list means that the node is drained. A request without an answer is

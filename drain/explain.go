@@ -48,6 +48,19 @@ func (f *facts) explain(a answer) string {
 	}
 }
 
+// whyBlocked is why a Policy's verdict keeps a pod on the node.
+var whyBlocked = map[Reason]string{
+	BlockedByPolicy: "drain.block of its policy selects the pod, so it is not evicted",
+	Unmanaged:       "no controller creates the pod again, and its policy has drain.unmanaged: Block, so it is not evicted",
+	EmptyDir:        "the pod has emptyDir data, and its policy has drain.emptyDir: Block, so it is not evicted",
+}
+
+// blockMessage returns the message of the Blocker for a pod that a Policy's verdict keeps on the node.
+func blockMessage(r Reason) string {
+	return advise(cmp.Or(whyBlocked[r], "its policy does not let the pod be evicted"),
+		"wait until it has ended, delete it if its work may be lost, or change drain in the policy")
+}
+
 // explainStuck returns the message of the Blocker for a pod that is terminating and should be gone.
 func (f *facts) explainStuck() string {
 	if f.finalizers != "" {

@@ -149,18 +149,11 @@ func (s *schedule) observe(now time.Time, v snapshot) {
 		}
 		e.facts = f
 		if f.verdict.Class == Block && e.blocker == nil {
-			e.block(now, f.verdict.Reason, "", cmp.Or(whyBlocked[f.verdict.Reason], "its policy does not let the pod be evicted"))
+			e.block(now, f.verdict.Reason, "", blockMessage(f.verdict.Reason))
 		}
 		s.pods[f.UID] = e
 	}
 	s.synced = true
-}
-
-// whyBlocked is the message of a blocker by a Policy's verdict.
-var whyBlocked = map[Reason]string{
-	BlockedByPolicy: "drain.block of its policy selects the pod, so it is not evicted",
-	Unmanaged:       "no controller creates the pod again, and its policy has drain.unmanaged: Block, so it is not evicted",
-	EmptyDir:        "the pod has emptyDir data, and its policy has drain.emptyDir: Block, so it is not evicted",
 }
 
 // arrived delays the evictions of a controller that keeps putting pods on this node, because

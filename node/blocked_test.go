@@ -1,6 +1,7 @@
 package node
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -12,8 +13,8 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// blocking returns terms whose drain must not evict the pods with the label app and one of the values.
-func blocking(apps ...string) *v1alpha1.Terms {
+// blockTerms returns terms whose drain must not evict the pods with the label app and one of the values.
+func blockTerms(apps ...string) *v1alpha1.Terms {
 	t := &v1alpha1.Terms{}
 	t.Block = []v1alpha1.PodSelector{{Selector: metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "app", Operator: "In", Values: apps}}}}}
 	return t
@@ -41,9 +42,9 @@ func TestPodsThatBlock(t *testing.T) {
 	}{
 		"no policy":     {},
 		"no rule":       {&v1alpha1.Terms{}, ""},
-		"one rule":      {blocking("job"), "the drain must not evict default/b (BlockedByPolicy)"},
-		"another rule":  {blocking("gpu", "job"), "the drain must not evict default/b (BlockedByPolicy), default/a (BlockedByPolicy)"},
-		"no such pod":   {blocking("batch"), ""},
+		"one rule":      {blockTerms("job"), "the drain must not evict default/b (BlockedByPolicy)"},
+		"another rule":  {blockTerms("gpu", "job"), "the drain must not evict default/b (BlockedByPolicy), default/a (BlockedByPolicy)"},
+		"no such pod":   {blockTerms("batch"), ""},
 		"all unmanaged": {&v1alpha1.Terms{PodRules: v1alpha1.PodRules{Unmanaged: v1alpha1.PodBlock}}, "the drain must not evict default/b (Unmanaged), default/a (Unmanaged), default/web (Unmanaged)"},
 		"empty dir":     {&v1alpha1.Terms{PodRules: v1alpha1.PodRules{EmptyDir: v1alpha1.PodBlock}}, ""},
 	} {
@@ -56,11 +57,11 @@ func TestPodsThatBlock(t *testing.T) {
 	}
 	s.pods = append(s.pods, labeled("c", "job"), labeled("d", "job"), labeled("e", "job"))
 	must(t, p.refresh(t.Context(), 0))
-	if got, _ := p.blocked(blocking("job")); !strings.HasSuffix(got, "default/d (BlockedByPolicy), 1 more") {
+	if got, _ := p.blocked(blockTerms("job")); !strings.HasSuffix(got, "default/d (BlockedByPolicy), 1 more") {
 		t.Errorf("four pods: %s", got)
 	}
 	p.poll(t.Context(), false)
-	if got, known := p.blocked(blocking("job")); got != "" || known {
+	if got, known := p.blocked(blockTerms("job")); got != "" || known {
 		t.Error("pods are known, though nothing is wanted")
 	}
 }
@@ -72,7 +73,7 @@ func TestPodsThatBlockAreListedMoreOften(t *testing.T) {
 		t.Helper()
 		p.read, p.tried = p.read.Add(-d), p.tried.Add(-d)
 		p.poll(t.Context(), true)
-		p.blocked(blocking("job"))
+		p.blocked(blockTerms("job"))
 		if s.lists != lists {
 			t.Errorf("%s: %d lists, want %d", what, s.lists, lists)
 		}
@@ -92,7 +93,7 @@ func TestPodsThatBlockAreListedMoreOften(t *testing.T) {
 }
 
 // blockJobs has the policy of the host's cluster block pods with the label app=job.
-func blockJobs(spec *v1alpha1.DisruptionPolicySpec) { spec.Drain.Block = blocking("job").Block }
+func blockJobs(spec *v1alpha1.DisruptionPolicySpec) { spec.Drain.Block = blockTerms("job").Block }
 
 // TestBlockedBeforeTheGrant checks that the veto is there before a turn begins and not in one, and that it ends with the pod.
 func TestBlockedBeforeTheGrant(t *testing.T) {
@@ -107,6 +108,20 @@ func TestBlockedBeforeTheGrant(t *testing.T) {
 		const text = "the drain must not evict default/job (BlockedByPolicy)"
 		api.pods = append(api.pods, labeled("job", "job"))
 		veto("a job runs", v1alpha1.ReasonDrainBlocked, text)
+		blockedBy := func(what, want string) {
+			t.Helper()
+			o := h.observe(t.Context())
+			var got []string
+			for _, b := range h.blockers.list(h.blockedBy(&o), time.Now()) {
+				got = append(got, fmt.Sprintf("%s %s %s since %v: %s", b.Kind, b.Name, b.Pod, time.Since(b.Since.Time), b.Message))
+			}
+			if text := strings.Join(got, "\n"); text != want {
+				t.Errorf("%s: blockers\n%s\nwant\n%s", what, text, want)
+			}
+		}
+		const blocker = "Pod default/job default/job since %v: drain.block of its policy selects the pod, so it is not evicted; " +
+			"wait until it has ended, delete it if its work may be lost, or change drain in the policy"
+		blockedBy("a job runs", fmt.Sprintf(blocker, 0*time.Second))
 		if got := strings.Join(api.since(), ", "); got != "list cached pods" {
 			t.Errorf("it read %s, want one list of the pods", got)
 		}
@@ -114,13 +129,17 @@ func TestBlockedBeforeTheGrant(t *testing.T) {
 		n.ResourceVersion, n.Labels[v1alpha1.LabelState] = "11", string(v1alpha1.StateDraining)
 		h.view.Overlay(n)
 		veto("in a turn", "", "")
+		blockedBy("in a turn", "")
 		n = n.DeepCopy()
 		n.ResourceVersion, n.Labels[v1alpha1.LabelState] = "12", string(v1alpha1.StateIdle)
 		h.view.Overlay(n)
 		veto("after it", v1alpha1.ReasonDrainBlocked, text)
+		time.Sleep(time.Second)
+		blockedBy("after it", fmt.Sprintf(blocker, time.Second))
 		api.pods = api.pods[:1]
 		time.Sleep(h.podManagers.every / 5)
 		veto("the job has ended", "", "")
+		blockedBy("the job has ended", "")
 		api.pods = append(api.pods, labeled("job", "job"))
 		time.Sleep(h.podManagers.every)
 		veto("another one", v1alpha1.ReasonDrainBlocked, text)
@@ -153,7 +172,7 @@ func TestBlockedBeforeTheCordon(t *testing.T) {
 		if n.Ack.Report != v1alpha1.ReportRefused || n.Ack.Reason != v1alpha1.ReasonDrainBlocked || n.Unschedulable || n.Mark {
 			t.Errorf("ack %s, unschedulable %t, mark %t", n.Ack, n.Unschedulable, n.Mark)
 		}
-		if got, _ := h.podManagers.blocked(blocking("job")); got == "" {
+		if got, _ := h.podManagers.blocked(blockTerms("job")); got == "" {
 			t.Error("the host does not know the job after its refusal")
 		}
 	})

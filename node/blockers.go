@@ -94,6 +94,11 @@ func (h *Host) blockedBy(o *step.Observation) []v1alpha1.Blocker {
 	if text := h.sourcesError(o); text != "" {
 		all = append(all, sourceBlocker(text))
 	}
+	if !n.InTurn() && o.Blocking.Pods != "" && !o.Blocking.Off {
+		for _, b := range h.podManagers.blockers {
+			all = append(all, podBlocker(b)) // they hold the grant
+		}
+	}
 	if !n.InTurn() || !n.Ours() {
 		return all
 	}

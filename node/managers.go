@@ -55,9 +55,10 @@ type podManagers struct {
 
 	found []podManager
 	pods  []*corev1.Pod // outlines of those that a drain evicts if no rule says otherwise
-	// blocking is set if one of the pods blocked the drain when they were last judged. They
-	// are then listed more often, because the node can have its turn when they are gone.
-	blocking bool
+	// blockers are those of the pods that blocked the drain when they were last judged, at most
+	// drain.MaxBlockers. The pods are then listed more often, because the node can have its turn
+	// when they are gone.
+	blockers []drain.Blocker
 	outdated bool      // a later list has shown pods that the last list did not
 	read     time.Time // began the last list that succeeded; zero if none did
 	tried    time.Time
@@ -109,7 +110,7 @@ func (p *podManagers) poll(ctx context.Context, wanted bool) {
 		*p = podManagers{client: p.client, node: p.node, every: p.every}
 	case p.err == nil || time.Since(p.tried) >= p.every/5:
 		age := p.every
-		if p.blocking {
+		if len(p.blockers) > 0 {
 			age /= 5
 		}
 		_ = p.refresh(ctx, age) // set returns the error
@@ -139,15 +140,22 @@ func (p *podManagers) blocked(own *v1alpha1.Terms) (text string, known bool) {
 			all = append(all, drain.Left{Pod: drain.Pod{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID}, Verdict: judge.Judge(pod)})
 		}
 	}
-	text = blockedText(all)
-	p.blocking = text != ""
-	return text, !p.read.IsZero()
+	all = blocking(all)
+	p.blockers = nil
+	for _, l := range all[:min(len(all), drain.MaxBlockers)] {
+		p.blockers = append(p.blockers, l.Blocker())
+	}
+	return blockedText(all), !p.read.IsZero()
+}
+
+// blocking returns the pods whose verdict is Block.
+func blocking(pods []drain.Left) []drain.Left {
+	return slices.DeleteFunc(slices.Clone(pods), func(l drain.Left) bool { return l.Verdict.Class != drain.Block })
 }
 
 // blockedText names the pods whose verdict is Block, at most three of them; "" if there is none.
 func blockedText(pods []drain.Left) string {
-	pods = slices.DeleteFunc(slices.Clone(pods), func(l drain.Left) bool { return l.Verdict.Class != drain.Block })
-	if len(pods) == 0 {
+	if pods = blocking(pods); len(pods) == 0 {
 		return ""
 	}
 	return "the drain must not evict " + listUpTo(3, pods, func(l drain.Left) string {

@@ -31,7 +31,7 @@ type drainEvents struct {
 func (e *drainEvents) next(s *local.Host, now time.Time) (reason, note string) {
 	var blocked []v1alpha1.Blocker
 	for _, b := range s.Blockers {
-		if b.Pod != "" {
+		if b.Pod != "" && s.Drain != nil { // before a turn, pods that block hold the grant, and no drain
 			blocked = append(blocked, b)
 		}
 	}

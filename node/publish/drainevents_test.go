@@ -43,9 +43,16 @@ func TestDrainEvents(t *testing.T) {
 		}
 	}
 
+	// Before a turn, a pod that the drain must not evict holds the grant. That is a veto, and no drain is delayed.
+	e = drainEvents{}
+	s := local.Host{State: v1alpha1.StateIdle, Blockers: []v1alpha1.Blocker{later}}
+	if reason, note := e.next(&s, start.Add(time.Hour)); reason != "" {
+		t.Errorf("before a turn: %s %q", reason, note)
+	}
+
 	// Another process has got the start time of the blocker: the Event is due at once, and it is the same one.
 	e = drainEvents{}
-	s := local.Host{Turn: "t1", State: v1alpha1.StateDraining, Drain: &v1alpha1.DrainStatus{Total: 2}, Blockers: []v1alpha1.Blocker{budget}}
+	s = local.Host{Turn: "t1", State: v1alpha1.StateDraining, Drain: &v1alpha1.DrainStatus{Total: 2}, Blockers: []v1alpha1.Blocker{budget}}
 	if reason, _ := e.next(&s, start.Add(11*time.Minute)); reason != "DrainDelayed" || !e.since.Equal(start) {
 		t.Errorf("after a restart: %s about %v, expected DrainDelayed about %v", reason, e.since, start)
 	}

@@ -219,7 +219,8 @@ var reasons = map[string]func(*scene){
 		ends := s.barePod(a, "job", map[string]string{"keep": s.name})
 		s.stage(a)
 		s.reads(a, v1alpha1.ReasonDrainBlocked)
-		s.statusShows(a, "default/"+a.Name()+"-job (BlockedByPolicy)")
+		s.statusShows(a, "default/"+a.Name()+"-job (BlockedByPolicy)", "blocked by", "drain.block of its policy selects the pod")
+		s.blockedBy(a, v1alpha1.BlockerPod, "default/"+a.Name()+"-job", "drain.block of its policy selects the pod", "change drain in the policy")
 
 		s.stage(b)
 		s.reaches(b, v1alpha1.StateBeforeDrain)
