@@ -6,6 +6,7 @@ import (
 	"go/token"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path"
 	"path/filepath"
 	"regexp"
@@ -333,6 +334,31 @@ func TestTopLevel(t *testing.T) {
 	for _, e := range entries {
 		if !slices.Contains(topLevel, e.Name()) {
 			t.Errorf("%s does not belong in the root", e.Name())
+		}
+	}
+}
+
+// TestTheCommandLineAloneHasNoAgent lists what the command line alone links, on both systems.
+func TestTheCommandLineAloneHasNoAgent(t *testing.T) {
+	agent := []string{"cli/agent", "coordinator", "node", "systemd", "updateengine"}
+	for _, tc := range []struct {
+		goos, tags string
+		agent      int // how many of them it links
+	}{{"darwin", "", 0}, {"linux", "noagent", 0}, {"linux", "", len(agent)}} {
+		cmd := exec.CommandContext(t.Context(), "go", "list", "-deps", "-tags", tc.tags, ".")
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+tc.goos)
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatalf("%s: %v", cmd, err)
+		}
+		var linked []string
+		for _, dir := range agent {
+			if slices.Contains(strings.Fields(string(out)), module+"/"+dir) {
+				linked = append(linked, dir)
+			}
+		}
+		if len(linked) != tc.agent {
+			t.Errorf("GOOS=%s -tags %q links %q", tc.goos, tc.tags, linked)
 		}
 	}
 }

@@ -27,11 +27,11 @@ func run(args []string, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	app := newApp(stdout, stderr)
-	args, err := cli.Arrange(app, args)
+	args, err := cli.Arrange(app, cli.AsPlugin(app, args))
 	if err == nil {
 		err = app.RunContext(ctx, args)
 	}
-	return cli.Exit(err, stderr)
+	return cli.Exit(app, err)
 }
 
 func newApp(stdout, stderr io.Writer) *urfave.App {
@@ -53,7 +53,7 @@ func newApp(stdout, stderr io.Writer) *urfave.App {
 	for _, cmd := range commands() {
 		app.Commands = append(app.Commands, finish(cmd))
 	}
-	app.Commands = append(app.Commands, &urfave.Command{Name: "__complete", Hidden: true, HideHelp: true, SkipFlagParsing: true, Action: cli.Complete})
+	app.Commands = append(app.Commands, &urfave.Command{Name: cli.CompleteCommand, Hidden: true, HideHelp: true, SkipFlagParsing: true, Action: cli.Complete})
 	return app
 }
 
@@ -71,7 +71,7 @@ func helpFlag() urfave.Flag {
 
 func onUsageError(c *urfave.Context, err error, _ bool) error {
 	help := "lockkeeper help"
-	if c.Command != nil && c.Command.Name != "" && c.Command.Name != "lockkeeper" {
+	if c.Command != nil && c.Command.Name != "" && c.Command.Name != c.App.Name {
 		help += " " + c.Command.Name
 	}
 	return cli.UsageError("%v; see `%s`", err, help)

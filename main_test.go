@@ -57,7 +57,13 @@ func TestMain(m *testing.M) {
 // lockkeeper runs the real main in dir, with no kubeconfig but what env names.
 func lockkeeper(t *testing.T, dir string, env []string, args ...string) (stdout, stderr string, exit int) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
+	return program(t, os.Args[0], dir, env, args...)
+}
+
+// program is lockkeeper at another path.
+func program(t *testing.T, path, dir string, env []string, args ...string) (stdout, stderr string, exit int) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), path, args...)
 	cmd.Dir = dir
 	cmd.Env = append([]string{beMain + "=1", noSleep, "HOME=" + dir, "PATH=/nowhere"}, env...)
 	var out, errs bytes.Buffer
@@ -609,6 +615,34 @@ func TestStatusOfThisHost(t *testing.T) {
 	}{{nil, 0}, {[]string{"--exit-code"}, 1}} {
 		if out, _, exit := run(nil, tc.args...); exit != tc.exit || !strings.Contains(out, "lockkeeper is NOT RUNNING on this host") {
 			t.Errorf("dead, %q: %d, %q", tc.args, exit, out)
+		}
+	}
+}
+
+// TestKubectlPlugin runs lockkeeper under the names by which kubectl starts its plugins.
+func TestKubectlPlugin(t *testing.T) {
+	for _, tc := range []struct {
+		name, args, stdout, stderr string
+		exit                       int
+	}{
+		{"kubectl-lockkeeper", "help version", "Usage: kubectl lockkeeper version [FLAG…]\n\nShow the version.\n\nFlags:\n  -h, --help  show this help\n", "", 0},
+		{"kubectl-lockkeeper", "", strings.ReplaceAll(strings.ReplaceAll(helpText, "Usage: lockkeeper", "Usage: kubectl lockkeeper"), "`lockkeeper", "`kubectl lockkeeper"), "", 0},
+		{"kubectl-lockkeeper", "statu", "", "lockkeeper: unknown command \"statu\" (did you mean status?); see `kubectl lockkeeper help`\n", 64},
+		{"kubectl-lockkeeper", "status --al", "", "lockkeeper: unknown flag --al (did you mean --all?); see `kubectl lockkeeper help status`\n", 64},
+		{"kubectl_complete-lockkeeper", "status -o j", "text\t\ntable\t\nwide\t\njson\t\nyaml\t\nname\t\n:4\n", "", 0},
+		{"kubectl_complete-lockkeeper", "retry --kubeconfig /e", ":0\n", "", 0},
+	} {
+		link := filepath.Join(t.TempDir(), tc.name)
+		self, err := os.Executable()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink(self, link); err != nil {
+			t.Fatal(err)
+		}
+		stdout, stderr, exit := program(t, link, t.TempDir(), nil, strings.Fields(tc.args)...)
+		if stdout != tc.stdout || stderr != tc.stderr || exit != tc.exit {
+			t.Errorf("%s %s: got %d\n%s%s\nexpected %d\n%s%s", tc.name, tc.args, exit, stdout, stderr, tc.exit, tc.stdout, tc.stderr)
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -24,18 +25,26 @@ import (
 	"lockkeeper.dev/lockkeeper/cli/report"
 	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/config"
+	"lockkeeper.dev/lockkeeper/node/local"
 	"lockkeeper.dev/lockkeeper/policy"
 )
 
 // Commands returns all commands except help and version, in the order of the help.
 func Commands() []*urfave.Command {
-	all := []*urfave.Command{run(), status(), history(), wait(), plan(), checkConfig()}
+	all := []*urfave.Command{status(), history(), wait(), plan(), checkConfig()}
+	if service != nil {
+		all = append([]*urfave.Command{service()}, all...)
+	}
 	return append(append(all, intents()...), leave(), manifestsText(), coordinatorKubeconfig(), migration())
 }
 
-// Exit prints the error of a command to stderr and returns the exit status of the
-// process. A nil error is 0.
-func Exit(err error, stderr io.Writer) int {
+// service returns `lockkeeper run`. It is nil in the command line alone, which does not link
+// package agent; see run.go.
+var service func() *urfave.Command
+
+// Exit prints the error of a command of app and returns the exit status of the process. A nil
+// error is 0.
+func Exit(app *urfave.App, err error) int {
 	if err == nil {
 		return 0
 	}
@@ -49,11 +58,11 @@ func Exit(err error, stderr io.Writer) int {
 	if all, ok := errors.AsType[config.Errors](err); ok {
 		code = report.ExitConfig
 		for _, m := range all {
-			fmt.Fprintf(stderr, "lockkeeper: %v\n", m)
+			fmt.Fprintf(app.ErrWriter, "lockkeeper: %v\n", m)
 		}
 		err = fmt.Errorf("%s in the configuration; nothing was started or changed", page.Plural(len(all), "error"))
 	}
-	fmt.Fprintf(stderr, "lockkeeper: %v\n", err)
+	fmt.Fprintf(app.ErrWriter, "lockkeeper: %s\n", asTyped(app, err.Error()))
 	return code
 }
 
@@ -79,6 +88,9 @@ func exitCodeFlag() urfave.Flag {
 
 // rootFlag is the directory that the test bed uses in place of /.
 func rootFlag() urfave.Flag { return &urfave.StringFlag{Name: "root", Hidden: true} }
+
+// stateDir returns the directory of what the service on this host reports.
+func stateDir(c *urfave.Context) string { return filepath.Join(c.String("root"), local.Dir) }
 
 // outputFlags returns the flags that say how a command prints its report. The first format is the
 // default.

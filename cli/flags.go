@@ -175,6 +175,9 @@ func Arrange(app *urfave.App, args []string) ([]string, error) {
 
 // UnknownCommand returns the error for a command that does not exist.
 func UnknownCommand(app *urfave.App, name string) error {
+	if name == "run" && service == nil {
+		return UsageError("this is the command line alone, without the service; the packages for Linux hosts have it")
+	}
 	var known []string
 	for _, cmd := range app.Commands {
 		if !cmd.Hidden {

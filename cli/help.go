@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,15 +25,41 @@ const helpWidth = 80
 func AppHelp(c *urfave.Context) error {
 	p := page.New(helpWidth)
 	p.Line("lockkeeper rolls host updates through a Kubernetes cluster.")
-	p.WriteString("\nUsage: lockkeeper COMMAND [FLAG…] [ARGUMENT…]\n\n")
+	p.WriteString("\nUsage: " + c.App.Name + " COMMAND [FLAG…] [ARGUMENT…]\n\n")
 	var rows [][]string
 	for _, cmd := range c.App.VisibleCommands() {
 		rows = append(rows, []string{strings.TrimSpace(cmd.Name + " " + cmd.ArgsUsage), cmd.Usage})
 	}
 	p.Table("  ", nil, rows)
-	p.WriteString("\n`lockkeeper help COMMAND` describes a command. Flags may follow arguments.\n`lockkeeper help " + ExitStatusTopic + "` lists the exit statuses.\n")
+	p.WriteString(asTyped(c.App, "\n`lockkeeper help COMMAND` describes a command. Flags may follow arguments.\n`lockkeeper help "+ExitStatusTopic+"` lists the exit statuses.\n"))
 	_, err := io.WriteString(c.App.Writer, p.String())
 	return err
+}
+
+// The names of the program as a plugin of kubectl. kubectl runs kubectl-lockkeeper for
+// `kubectl lockkeeper`, and kubectl_complete-lockkeeper to complete it.
+const (
+	pluginName      = "kubectl lockkeeper"
+	pluginFile      = "kubectl-lockkeeper"
+	pluginCompletes = "kubectl_complete-lockkeeper"
+)
+
+// AsPlugin makes app a plugin of kubectl if args, whose first is the program, say that kubectl
+// started it. It returns the arguments to run app with.
+func AsPlugin(app *urfave.App, args []string) []string {
+	switch filepath.Base(args[0]) {
+	case pluginFile:
+		app.Name = pluginName
+	case pluginCompletes:
+		app.Name = pluginName
+		return append([]string{args[0], CompleteCommand}, args[1:]...)
+	}
+	return args
+}
+
+// asTyped returns text with the commands in it as the user types them: a plugin's begin with kubectl.
+func asTyped(app *urfave.App, text string) string {
+	return strings.ReplaceAll(text, "`lockkeeper ", "`"+app.Name+" ")
 }
 
 // ExitStatusTopic is the name of the help topic that [ExitStatusHelp] writes.
@@ -57,12 +84,12 @@ func ExitStatusHelp(c *urfave.Context) error {
 // CommandHelp writes the help of one command.
 func CommandHelp(c *urfave.Context, cmd *urfave.Command) error {
 	p := page.New(helpWidth)
-	p.Line(strings.TrimSpace("Usage: lockkeeper " + cmd.Name + " [FLAG…] " + cmd.ArgsUsage))
+	p.Line(strings.TrimSpace("Usage: " + c.App.Name + " " + cmd.Name + " [FLAG…] " + cmd.ArgsUsage))
 	p.WriteString("\n" + cmd.Usage + ".\n")
 	for paragraph := range strings.SplitSeq(cmd.Description, "\n\n") {
 		if paragraph != "" {
 			p.WriteByte('\n')
-			p.Block("", paragraph)
+			p.Block("", asTyped(c.App, paragraph))
 		}
 	}
 	for _, group := range []struct{ title, category string }{{"Flags", ""}, {"Connection", connection}} {
@@ -91,11 +118,30 @@ func CommandHelp(c *urfave.Context, cmd *urfave.Command) error {
 	return err
 }
 
+// CompleteCommand is the hidden command whose action is [Complete].
+const CompleteCommand = "__complete"
+
 // Complete is what the shells' completions call with the words of a command line up to the
 // cursor. It prints what the last word can be, one candidate a line, with its description
-// after a tab; or ":files" where a file's name is expected. The shell drops the candidates
-// that do not begin with the word.
+// after a tab; and ":files" where a file's name is expected. The shell drops the candidates
+// that do not begin with the word. For kubectl, the last line is a directive of cobra instead: 4 for
+// no files, 0 for files.
 func Complete(c *urfave.Context) error {
+	last := ""
+	switch files := offerCandidates(c); {
+	case c.App.Name == pluginName && files:
+		last = ":0\n"
+	case c.App.Name == pluginName:
+		last = ":4\n"
+	case files:
+		last = ":files\n"
+	}
+	_, err := io.WriteString(c.App.Writer, last)
+	return err
+}
+
+// offerCandidates prints the candidates. It reports whether files' names are among them.
+func offerCandidates(c *urfave.Context) (files bool) {
 	offer := func(word, what string) { fmt.Fprintf(c.App.Writer, "%s\t%s\n", word, what) }
 	words := c.Args().Slice()
 	commands := func() {
@@ -105,11 +151,11 @@ func Complete(c *urfave.Context) error {
 	}
 	if len(words) < 2 {
 		commands()
-		return nil
+		return files
 	}
 	cmd := c.App.Command(words[0])
 	if cmd == nil {
-		return nil
+		return files
 	}
 	for _, f := range cmd.VisibleFlags() {
 		flag, ok := f.(urfave.DocGenerationFlag)
@@ -117,7 +163,7 @@ func Complete(c *urfave.Context) error {
 			continue
 		}
 		if strings.Contains(flag.GetUsage(), "`FILE`") {
-			fmt.Fprintln(c.App.Writer, ":files")
+			files = true
 		}
 		values := valuesIn(flag.GetUsage())
 		if f.Names()[0] == "policy" {
@@ -126,7 +172,7 @@ func Complete(c *urfave.Context) error {
 		for _, value := range values {
 			offer(value, "")
 		}
-		return nil
+		return files
 	}
 	if cmd.Name == "help" {
 		commands()
@@ -136,7 +182,7 @@ func Complete(c *urfave.Context) error {
 		for _, name := range names {
 			offer(name, "")
 		}
-		return nil
+		return files
 	}
 	for _, f := range cmd.VisibleFlags() {
 		for _, name := range dashed(f) {
@@ -144,7 +190,7 @@ func Complete(c *urfave.Context) error {
 			offer(name, usage)
 		}
 	}
-	return nil
+	return files
 }
 
 // dashed returns the names of a flag as a user types them.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	urfave "github.com/urfave/cli/v2"
@@ -12,6 +13,7 @@ import (
 	"lockkeeper.dev/lockkeeper/cli/cluster"
 	"lockkeeper.dev/lockkeeper/cli/report"
 	"lockkeeper.dev/lockkeeper/kube"
+	"lockkeeper.dev/lockkeeper/node/config"
 	"lockkeeper.dev/lockkeeper/node/local"
 )
 
@@ -86,4 +88,44 @@ func hostStatus(c *urfave.Context, form report.Form, why error) error {
 	h := report.BuildHost(time.Now(), s, running, why.Error())
 	exit, err := h.Print(c.App.Writer, form)
 	return asStatus(c, exit, err)
+}
+
+// checkConfig is `lockkeeper check-config`.
+func checkConfig() *urfave.Command {
+	return &urfave.Command{
+		Name: "check-config", Usage: "Check this host's configuration", Action: checkConfigCommand,
+		Description: "Prints each error with its file and line. Nothing is started or changed." + seeExitStatus,
+		Flags: []urfave.Flag{configFlag(),
+			&urfave.BoolFlag{Name: "effective", Usage: "print each value and where it comes from", DisableDefaultText: true}},
+	}
+}
+
+// warned loads a configuration and prints its warnings.
+func warned(c *urfave.Context, load func() (*config.Config, []config.Warning, error)) (*config.Config, error) {
+	cfg, warnings, err := load()
+	for _, w := range warnings {
+		fmt.Fprintf(c.App.ErrWriter, "lockkeeper: %v\n", w)
+	}
+	return cfg, err
+}
+
+func checkConfigCommand(c *urfave.Context) error {
+	cfg, err := warned(c, func() (*config.Config, []config.Warning, error) {
+		return config.Load(config.Options{File: c.String("config")})
+	})
+	if err != nil {
+		return err
+	}
+	for _, finding := range kube.Exposed(cfg.Coordinator.Kubeconfig) {
+		fmt.Fprintf(c.App.ErrWriter, "lockkeeper: coordinator.kubeconfig: %s\n", finding)
+	}
+	if c.Bool("effective") {
+		return cfg.WriteEffective(c.App.Writer)
+	}
+	read := "no file, all values are defaults"
+	if files := cfg.Files(); len(files) > 0 {
+		read = strings.Join(files, ", ")
+	}
+	_, err = fmt.Fprintln(c.App.Writer, "valid: "+read)
+	return err
 }

@@ -1,3 +1,5 @@
+//go:build linux
+
 // Package dirwatch reports that something may have changed at or below paths of this
 // host, by inotify. It must not know what the paths mean to its callers.
 package dirwatch

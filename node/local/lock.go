@@ -19,7 +19,7 @@ var ErrRunning = errors.New("another lockkeeper runs on this host")
 // flock, and the kernel releases it when the process ends. Unlike flock, it can be queried
 // without taking it: if `lockkeeper status` took the lock for a moment, a service that starts at
 // that moment would fail. Package syscall lacks the two numbers. They are the same on every
-// Linux architecture.
+// Linux architecture. Other systems have no service, and no file to lock or query.
 const (
 	ofdGetLock = 36 // F_OFD_GETLK
 	ofdSetLock = 37 // F_OFD_SETLK
