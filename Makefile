@@ -64,13 +64,15 @@ test: test-deps ## Run every test: lint, units with -race, the test bed on a rea
 	@$(MAKE) --no-print-directory -j 4 FIRST='lint test-unit' test-hosts test-clusters test-packages test-explore
 
 .PHONY: lint
-lint: ## Check the form: gofmt, go vet, staticcheck, go fix
+lint: ## Check the form: gofmt, go vet (of the command line on a Mac too), staticcheck, go fix
 	@echo "lint: gofmt, go vet, staticcheck, go fix"
 	@test -z "$$(gofmt -l .)" || { echo "not gofmt-ed:"; gofmt -l .; exit 1; }
 	@$(GO) vet ./...
 	@$(TOOL) staticcheck ./...
 	@fixes=$$($(GO) fix -diff ./... 2>&1) || true; test -z "$$fixes" || { echo "$$fixes"; exit 1; }
 	@cd testbed && $(GO) vet ./...
+	@# -trimpath: so are the binaries of a release built, from the same cache.
+	@GOOS=darwin GOARCH=arm64 CGO_ENABLED=0 $(GO) vet -trimpath . ./cli/...
 	@cd testbed && $(TOOL) staticcheck ./...
 
 # node/step and coordinator/rollout start no goroutines. The race detector would find nothing in them, and their long tests would take
@@ -119,7 +121,7 @@ test-hosts:
 	cd testbed && LOCKKEEPER_SEED='$(SEED)' $(TEST) -timeout 1h -count 1 -v ./e2e
 
 .PHONY: soak
-soak: deps test-parts ## Run the full campaigns (SEED=…, ROUNDS=…, FAULTS=…, JOBS=…); their last lines print the seed
+soak: deps test-parts package-test-deps ## Run the full campaigns (SEED=…, ROUNDS=…, FAULTS=…, JOBS=…); their last lines print the seed
 	cd testbed && LOCKKEEPER_SOAK=$(ROUNDS) $(GO) test -timeout 6h -count 1 -v -run 'Explore' ./explore
 	cd testbed && LOCKKEEPER_SOAK=$(FAULTS) LOCKKEEPER_SEED='$(SEED)' $(GO) test -timeout 24h -count 1 -v -run 'Seeds|Hostile' ./virtual
 	cd testbed && LOCKKEEPER_RUNS=20 $(GO) test -race -timeout 1h -count 1 -v -run 'Seeds|Hostile' ./virtual
@@ -130,6 +132,7 @@ soak: deps test-parts ## Run the full campaigns (SEED=…, ROUNDS=…, FAULTS=�
 	cd testbed && LOCKKEEPER_SOAK=1 $(GO) test -timeout 1h -count 1 -v -run 'TestTurns/(intent|takeover)-' ./turns
 	cd testbed && LOCKKEEPER_SOAK=1 $(GO) test -timeout 1h -count 1 -v -run 'MixedCluster|KilledInEveryState' ./rollout
 	cd testbed && LOCKKEEPER_SOAK=1 $(GO) test -timeout 1h -count 1 -v -run FullNodes ./identity
+	cd testbed && LOCKKEEPER_SOAK=1 $(GO) test -timeout 1h -count 1 -v -run ReproducibleInFull ./install
 	cd testbed && LOCKKEEPER_SOAK=1 LOCKKEEPER_SEED='$(SEED)' $(GO) test -timeout 3h -count 1 -v ./e2e
 	cd testbed && LOCKKEEPER_RELEASE=trixie LOCKKEEPER_SOAK=1 LOCKKEEPER_SEED='$(SEED)' $(GO) test -timeout 3h -p 1 -count 1 -v ./realhost ./hosts ./e2e
 
@@ -198,12 +201,23 @@ vulncheck: ## Look for known vulnerabilities in what both modules call; says SKI
 	done; \
 	[ -z "$$failed" ]
 
-# Where the images will be published; the files for Flatcar name it.
-URL ?= https://downloads.example.com/lockkeeper
+# Where the files will be published; some of them name it. A release has no default.
+URL ?=
+# The secret key of gpg that signs a release: its fingerprint. Without it, the release is not signed.
+KEY ?=
 
 .PHONY: packages
 packages: package-deps ## Make deb, rpm, sysext image, Ignition file, SBOM and checksums in dist/ (URL=…: where the images will be)
 	$(GO) run ./packaging/build -version '$(VERSION)' -url '$(URL)' -out dist
+
+.PHONY: release
+release: release-deps ## Make all files of a release in dist/, a directory to publish as it is (VERSION=1.2.3 URL=https://… KEY=FINGERPRINT)
+	$(GO) run ./packaging/build -release -version '$(VERSION)' -url '$(URL)' -key '$(KEY)' -out dist
+
+# The tools that make and sign the indexes of repositories.
+.PHONY: release-deps
+release-deps: package-deps
+	@$(call need,apt-ftparchive:apt-utils createrepo_c:createrepo-c gpg:gnupg)
 
 .PHONY: package-deps
 package-deps:
@@ -211,8 +225,8 @@ package-deps:
 
 # What the tests of packages call too: linters, package managers, shells.
 .PHONY: package-test-deps
-package-test-deps: package-deps
-	@$(call need,lintian:lintian rpm:rpm rpmlint:rpmlint shellcheck:shellcheck mandoc:mandoc man:man-db fish:fish zsh:zsh systemd-analyze:systemd mmdebstrap:mmdebstrap)
+package-test-deps: release-deps
+	@$(call need,dnf:dnf gpgv:gpgv lintian:lintian rpm:rpm rpmlint:rpmlint shellcheck:shellcheck mandoc:mandoc man:man-db fish:fish zsh:zsh systemd-analyze:systemd mmdebstrap:mmdebstrap)
 
 # What the examples of hooks call.
 .PHONY: example-test-deps

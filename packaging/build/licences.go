@@ -18,14 +18,14 @@ import (
 // licenceFile matches the files that have to go with a module's code.
 var licenceFile = regexp.MustCompile(`(?i)^(licen[cs]e|copying|notice|patents)([._-].*)?$`)
 
-// licences returns the licences of all modules whose code is in the binary, of
-// any architecture, and of Go itself: the binary holds their code, so their
+// licences returns the licences of all modules whose code is in the binary, on
+// any platform, and of Go itself: the binary holds their code, so their
 // texts must accompany it. A module without a licence is an error.
 func licences(ctx context.Context) ([]byte, error) {
 	dirs := map[string]string{}
-	for _, arch := range []string{"amd64", "arm64"} {
+	for _, p := range platforms {
 		cmd := exec.CommandContext(ctx, "go", "list", "-deps", "-json=Module", ".")
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch)
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+p.goos, "GOARCH="+p.goarch)
 		out, err := cmd.Output()
 		if err != nil {
 			return nil, fmt.Errorf("go list: %w", err)

@@ -1,10 +1,14 @@
 // Command build makes the artefacts of `make packages`: deb and rpm, a sysext
 // image with its sysupdate file, an Ignition file, an SBOM and checksums, for
-// amd64 and arm64. It runs in the module's root.
+// amd64 and arm64. With -release it makes those of `make release`: also archives of
+// the binary, and of the command line alone for Linux and macOS, a krew manifest, the
+// indexes that make the directory a repository for apt and dnf, and signatures. It
+// runs in the module's root.
 //
-// The same commit gives the same bytes: every time in an artefact is the
-// commit's, every owner is root, every list is sorted, and nothing depends on where or
-// when it was built. It knows how lockkeeper is shipped, not what it does.
+// The same commit gives the same bytes, except of signatures: every time in an
+// artefact is the commit's, every owner is root, every list is sorted, and nothing
+// depends on where or when it was built. It knows how lockkeeper is shipped, not what
+// it does.
 package main
 
 import (
@@ -13,6 +17,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"net/url"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -41,13 +46,23 @@ func run(ctx context.Context, args []string) error {
 	out := flags.String("out", "dist", "`directory` of the artefacts; what is in it goes")
 	describe := flags.String("version", "", "the version as `git describe` says it")
 	archs := flags.String("arch", "amd64,arm64", "which `architectures`")
-	url := flags.String("url", defaultURL, "`address` below which the images will be published")
+	address := flags.String("url", "", "`address` below which all files will be published; without -release it has a default")
+	release := flags.Bool("release", false, "make all files of a release")
+	on := flags.String("platforms", "linux/amd64,linux/arm64,darwin/amd64,darwin/arm64", "with -release: the `list` of platforms of the command line alone")
+	key := flags.String("key", "", "with -release: the secret `key` of gpg that signs it")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	b, err := newBuild(ctx, *out, *describe, *url)
+	b, err := newBuild(ctx, *out, *describe, *address)
 	if err != nil {
 		return err
+	}
+	if *release {
+		if err := b.asRelease(ctx, *address, *on, *key); err != nil {
+			return err
+		}
+	} else if *key != "" {
+		return errors.New("-key is for a release; nothing was made")
 	}
 	stage, err := os.MkdirTemp("", "lockkeeper-packages-")
 	if err != nil {
@@ -65,10 +80,31 @@ type build struct {
 	version    string // the packages'
 	url        string // without a slash at its end
 	at         time.Time
+
+	platforms []platform // that the command line alone is built for; none if this is not a release
+	key       string     // the fingerprint of the key that signs a release; "" for none
 }
 
-func newBuild(ctx context.Context, out, describe, url string) (*build, error) {
-	b := &build{describe: describe, url: strings.TrimRight(url, "/")}
+// asRelease makes b a release's build.
+func (b *build) asRelease(ctx context.Context, address, on, key string) (err error) {
+	if !exactly.MatchString(b.describe) {
+		return fmt.Errorf("the version %q is not a release's: set VERSION, such as VERSION=1.2.3 or VERSION=1.2.3-rc.1", b.describe)
+	}
+	if u, err := url.Parse(address); err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || u.RawQuery != "" || u.Fragment != "" || u.String() != address {
+		return fmt.Errorf("the address %q is not one at which files can be published: set URL, such as URL=https://downloads.example.com/lockkeeper", address)
+	}
+	b.describe = "v" + strings.TrimPrefix(b.describe, "v") // as git's tag says it
+	if b.platforms, err = choose(on); err != nil {
+		return err
+	}
+	if key != "" {
+		b.key, err = findKey(ctx, key)
+	}
+	return err
+}
+
+func newBuild(ctx context.Context, out, describe, address string) (*build, error) {
+	b := &build{describe: describe, url: strings.TrimRight(cmp.Or(address, defaultURL), "/")}
 	var err error
 	if b.out, err = filepath.Abs(out); err != nil {
 		return nil, err
@@ -116,7 +152,7 @@ func (b *build) all(ctx context.Context, archs []string) error {
 	if err := b.manifests(ctx, made); err != nil {
 		return err
 	}
-	if err := writeSums(made); err != nil {
+	if err := b.release(ctx, archs, made); err != nil {
 		return err
 	}
 	if err := os.RemoveAll(b.out); err != nil {
@@ -126,7 +162,30 @@ func (b *build) all(ctx context.Context, archs []string) error {
 		return err
 	}
 	fmt.Printf("packages: %s in %s\n", b.version, b.out)
+	if len(b.platforms) > 0 && b.key == "" {
+		fmt.Println("packages: NOT SIGNED, because there is no KEY: apt, dnf and systemd-sysupdate refuse these files unless they are told not to check signatures")
+	}
 	return nil
+}
+
+// release makes what only a release has, and the checksums, which everything has.
+func (b *build) release(ctx context.Context, archs []string, made string) error {
+	if len(b.platforms) == 0 {
+		return writeSums(made)
+	}
+	if err := b.commandLines(ctx, made); err != nil {
+		return err
+	}
+	if err := b.aptRepository(ctx, archs, made); err != nil {
+		return err
+	}
+	if err := b.rpmRepository(ctx, made); err != nil {
+		return err
+	}
+	if err := writeSums(made); err != nil {
+		return err
+	}
+	return b.signSums(ctx, made)
 }
 
 // architecture has the names of one architecture.
@@ -143,10 +202,7 @@ func (b *build) oneArch(ctx context.Context, arch architecture, shared []file, m
 		return err
 	}
 	binary := filepath.Join(stage, "lockkeeper")
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false",
-		"-ldflags", "-s -w -buildid= -X main.version="+b.describe, "-o", binary, ".")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch.goarch, "GOFLAGS=", "GOAMD64=v1", "GOARM64=v8.0", "GOEXPERIMENT=")
-	if err := quiet(cmd); err != nil {
+	if err := b.compile(ctx, platform{"linux", arch.goarch}, "", binary); err != nil {
 		return err
 	}
 	if err := b.sbom(binary, filepath.Join(made, fmt.Sprintf("lockkeeper_%s_%s.cdx.json", b.version, arch.goarch))); err != nil {
@@ -158,7 +214,20 @@ func (b *build) oneArch(ctx context.Context, arch architecture, shared []file, m
 	if err := b.sysext(ctx, arch, stage, shared, made); err != nil {
 		return err
 	}
+	if len(b.platforms) > 0 {
+		if err := b.hostArchive(arch, binary, made); err != nil {
+			return err
+		}
+	}
 	return b.flatcar(ctx, arch, made)
+}
+
+// compile builds the binary for a platform, with these build tags.
+func (b *build) compile(ctx context.Context, p platform, tags, binary string) error {
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-tags", tags,
+		"-ldflags", "-s -w -buildid= -X main.version="+b.describe, "-o", binary, ".")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+p.goos, "GOARCH="+p.goarch, "GOFLAGS=", "GOAMD64=v1", "GOARM64=v8.0", "GOEXPERIMENT=")
+	return quiet(cmd)
 }
 
 // manifests writes what the cluster needs next to the packages, as the command

@@ -13,7 +13,8 @@ import (
 // sumsFile is the name that systemd-sysupdate looks for next to the images.
 const sumsFile = "SHA256SUMS"
 
-// writeSums writes the checksums of all files in dir, in sha256sum's format.
+// writeSums writes the checksums of all files in dir, in sha256sum's format. The
+// repositories' indexes, which are below it, have signatures of their own.
 func writeSums(dir string) error {
 	entries, err := os.ReadDir(dir) // sorted by name
 	if err != nil {
@@ -21,6 +22,9 @@ func writeSums(dir string) error {
 	}
 	var sums bytes.Buffer
 	for _, e := range entries {
+		if e.IsDir() {
+			continue
+		}
 		sum, err := sha256Of(filepath.Join(dir, e.Name()))
 		if err != nil {
 			return err

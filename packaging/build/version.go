@@ -11,6 +11,9 @@ import (
 // commits since and the commit, or the commit alone where there is no tag.
 var described = regexp.MustCompile(`^v?(\d+\.\d+\.\d+)(?:-((?:alpha|beta|rc)[0-9.]*))?(?:-(\d+)-g([0-9a-f]+))?(-dirty)?$`)
 
+// exactly matches the versions of releases.
+var exactly = regexp.MustCompile(`^v?\d+\.\d+\.\d+(-(alpha|beta|rc)[0-9.]*)?$`)
+
 var commitOnly = regexp.MustCompile(`^([0-9a-f]{7,40})(-dirty)?$`)
 
 // packageVersion makes of git's description one that deb, rpm and systemd put in

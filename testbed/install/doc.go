@@ -1,7 +1,8 @@
 // Package install tests what users install and follow.
 //
-//   - The artifacts of `make packages`, built from this tree: what is in them, what linters report, that a second build gives the same
-//     bytes, and what installing, upgrading and removing them does in a root of its own. Nothing is booted here.
+//   - The artifacts of `make release`, for a sample of the platforms, built from this tree: what is in them, what linters report, that
+//     a second build gives the same bytes, and what installing, upgrading and removing them does in a root of its own, from files and
+//     from the repositories that a web server on the loopback has. Nothing is booted here.
 //   - docs/install.md: its commands, one by one, on a real control plane. Simulated hosts stand for the real ones, so installing the
 //     package means starting lockkeeper here.
 //   - The examples of hooks, as they are shipped. The real kubectl applies their objects, the real controllers run their DaemonSets,

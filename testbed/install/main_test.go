@@ -29,6 +29,7 @@ func TestMain(m *testing.M) {
 	status := controlplane.RunTestsApart(m, controlplane.Options{}, func(p *controlplane.Pool) { pool = p })
 	version1.remove()
 	version2.remove()
+	keyring.remove()
 	os.Exit(status)
 }
 

@@ -27,13 +27,14 @@ const (
 // tools are what the tests call, and the Debian packages that have them.
 var tools = map[string]string{
 	"dpkg-deb": "dpkg", "lintian": "lintian", "rpm": "rpm", "rpmlint": "rpmlint", "mksquashfs": "squashfs-tools", "unsquashfs": "squashfs-tools",
+	"apt-ftparchive": "apt-utils", "createrepo_c": "createrepo-c", "dnf": "dnf", "gpg": "gnupg",
 	"mandoc": "mandoc", "man": "man-db", "fish": "fish", "zsh": "zsh", "bash": "bash", "systemd-analyze": "systemd", "mmdebstrap": "mmdebstrap",
 }
 
 // buildWithin bounds the build of one version's artifacts, in a cold build cache.
 const buildWithin = 20 * time.Minute
 
-// artifacts are what `make packages` makes of one version: made for the first test that needs them. No test changes any of them.
+// artifacts are what `make release` makes of one version, for a sample of the platforms: made for the first test that needs them. No test changes any of them.
 type artifacts struct {
 	once sync.Once
 	dir  string
@@ -42,10 +43,14 @@ type artifacts struct {
 
 var version1, version2 artifacts
 
-func dist(t *testing.T) string { return version1.get(t, "v1.2.3") }
-func next(t *testing.T) string { return version2.get(t, "v1.3.0-rc.1") }
+// sample are the platforms of the first version's command line alone: one that can run here, and one of the other system and the
+// other processor. `make soak` makes all of them.
+const sample = "linux/amd64,darwin/arm64"
 
-func (a *artifacts) get(t *testing.T, describe string) string {
+func dist(t *testing.T) string { return version1.get(t, "v1.2.3", sample) }
+func next(t *testing.T) string { return version2.get(t, "v1.3.0-rc.1", "linux/amd64") }
+
+func (a *artifacts) get(t *testing.T, describe, platforms string) string {
 	t.Helper()
 	a.once.Do(func() {
 		for tool, pkg := range tools {
@@ -60,7 +65,9 @@ func (a *artifacts) get(t *testing.T, describe string) string {
 		ctx, cancel := context.WithTimeout(context.Background(), buildWithin)
 		defer cancel()
 		if a.dir, a.err = os.MkdirTemp("", "packages-"); a.err == nil {
-			a.err = build(ctx, source, describe, a.dir, nil)
+			if a.err = keyring.make(ctx); a.err == nil {
+				a.err = build(ctx, source, a.dir, "-arch", "amd64", "-version", describe, "-platforms", platforms, "-key", keyring.ours)
+			}
 		}
 	})
 	must(t, a.err)
@@ -74,17 +81,57 @@ func (a *artifacts) remove() {
 	}
 }
 
-// build makes the artefacts for amd64 from the module at src.
-func build(ctx context.Context, src, describe, out string, env []string) error {
-	cmd := exec.CommandContext(ctx, "go", "run", "./packaging/build", "-arch", "amd64", "-version", describe, "-out", out)
+// build makes the artifacts of a release from the module at src.
+func build(ctx context.Context, src, out string, args ...string) error {
+	cmd := exec.CommandContext(ctx, "go", append([]string{"run", "./packaging/build", "-release", "-url", publishedAt, "-out", out}, args...)...)
 	cmd.Dir = src
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) } // it removes what it made
 	cmd.WaitDelay = 10 * time.Second
-	cmd.Env = append(append(os.Environ(), "SOURCE_DATE_EPOCH="+epoch, "GOFLAGS=-buildvcs=false"), env...)
+	cmd.Env = append(os.Environ(), "SOURCE_DATE_EPOCH="+epoch, "GOFLAGS=-buildvcs=false", "GNUPGHOME="+keyring.dir)
 	if said, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("building the packages: %w\n%s", err, said)
+		return fmt.Errorf("building the release: %w\n%s", err, said)
 	}
 	return nil
+}
+
+// keyring is a keyring of gpg with two secret keys: the one that signs what is built here, and a stranger's.
+var keyring keys
+
+type keys struct {
+	once                sync.Once
+	dir, ours, stranger string // of the keys, the user IDs
+	err                 error
+}
+
+func (k *keys) make(ctx context.Context) error {
+	k.once.Do(func() {
+		k.ours, k.stranger = "release@lockkeeper.test", "stranger@lockkeeper.test"
+		if k.dir, k.err = os.MkdirTemp("", "gpg-"); k.err != nil { // short: gpg-agent's socket is in it
+			return
+		}
+		for _, id := range []string{k.ours, k.stranger} {
+			if out, err := k.gpg(ctx, "--passphrase", "", "--quick-gen-key", id, "ed25519", "sign", "never"); err != nil {
+				k.err = fmt.Errorf("making the key of %s: %w\n%s", id, err, out)
+				return
+			}
+		}
+	})
+	return k.err
+}
+
+// gpg runs gpg with the keyring.
+func (k *keys) gpg(ctx context.Context, args ...string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, "gpg", append([]string{"--batch", "--yes"}, args...)...)
+	cmd.Env = append(os.Environ(), "GNUPGHOME="+k.dir)
+	return cmd.CombinedOutput()
+}
+
+// remove ends the keyring's agent and removes the keys.
+func (k *keys) remove() {
+	if k.dir != "" {
+		_ = exec.Command("gpgconf", "--homedir", k.dir, "--kill", "all").Run()
+		os.RemoveAll(k.dir)
+	}
 }
 
 // artefact is a file's path in dist or next; v is that one's version.
