@@ -78,7 +78,7 @@ var keys = []Key{
 		"The least severe level that is logged.",
 		func(c *Config) *slog.Level { return &c.LogLevel }),
 	key("lifecycle_conditions", boolean(), `false`, reload,
-		"`true`: the host writes the lifecycle conditions of its Node, such as `Drained` ([which, and when](hostupdate.md#the-nodes-lifecycle-conditions)). `false`: it writes none, and removes those that it wrote before.",
+		"`true`: the host writes the lifecycle conditions of its Node, such as `Drained`. `false`: it writes none, and removes those that it wrote before. [hostupdate.md](hostupdate.md#the-nodes-lifecycle-conditions) says which, and when.",
 		func(c *Config) *bool { return &c.LifecycleConditions }),
 
 	key("kubernetes.kubeconfig", text("path", "absolute, or `\"\"`", or("the first kubelet's kubeconfig that exists", absolute)), `""`, restart,
@@ -140,7 +140,7 @@ var keys = []Key{
 		"Files whose existence requests a reboot. They are watched, so lockkeeper notices at once when one appears or disappears.",
 		func(c *Config) *[]string { return &c.Sources.Sentinels }),
 	key("sources.manager_namespaces", list[string]("list of namespaces", "each a DNS label of at most 63 bytes", 16, label), `[]`, reload,
-		"The namespaces, in addition to `kube-system`, in which a pod of [another reboot manager](manners.md#other-reboot-managers) on this host's node keeps the host from its turn, such as `\"reboot-coordinator\"`. Anyone who may create pods in one of them can hold hosts.",
+		"The namespaces, in addition to `kube-system`, in which a pod of another reboot manager on this host's node keeps the host from its turn, such as `\"reboot-coordinator\"` ([manners.md](manners.md#other-reboot-managers)). Anyone who may create pods in one of them can hold hosts.",
 		func(c *Config) *[]string { return &c.Sources.ManagerNamespaces }),
 
 	key("reboot.session_delay", duration(0, time.Hour, 0), `"5m"`, reload,

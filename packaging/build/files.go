@@ -71,9 +71,11 @@ var repositoryFiles = []file{
 	{Src: "packaging/completions/lockkeeper.fish", Dst: "/usr/share/fish/vendor_completions.d/lockkeeper.fish", Only: packages},
 }
 
-// documentation are the directories whose files are installed as examples: those of
-// docs/hooks.md and docs/monitoring.md.
+// documentation are the directories whose files are installed as documentation: the
+// pages, with the links between them, and the examples of docs/hooks.md and
+// docs/monitoring.md.
 var documentation = map[string]string{
+	"docs":                 doc + "docs",
 	"packaging/examples":   doc + "examples",
 	"packaging/monitoring": doc + "examples/monitoring",
 }

@@ -41,8 +41,8 @@ func Sample(head string, keys []config.Key) string {
 // bare returns text for a place without markup.
 func bare(text string) string { return strings.ReplaceAll(unlinked(text), "`", "") }
 
-// link is a Markdown link to another page of docs.
-var link = regexp.MustCompile(`\[[^\]]*\]\(([a-z-]+\.md)\)`)
+// link is a Markdown link to another page of docs, or to a section of one.
+var link = regexp.MustCompile(`\[[^\]]*\]\(([a-z-]+\.md)(#[^)]*)?\)`)
 
 // unlinked returns text with the name of a page in place of each link.
 func unlinked(text string) string { return link.ReplaceAllString(text, "docs/$1") }

@@ -1,6 +1,7 @@
 package install
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 )
@@ -30,6 +31,35 @@ printf '#!/bin/sh\necho "$@" >>/called\nexit 4\n' >/usr/bin/lockkeeper; chmod 07
 		return strings.Contains(out, "leave --this-host\n")
 	}
 }
+
+// secrets makes the host one that has coordinated: with the administrator's credential, and what the service wrote.
+func (r *root) secrets() {
+	r.must("sh", "-ec", `umask 077; echo secret >/etc/lockkeeper/coordinator.kubeconfig
+mkdir -p /var/cache/lockkeeper /var/lib/lockkeeper; echo secret >/var/lib/lockkeeper/coordinator-token.json; echo secret >/var/cache/lockkeeper/plugin`)
+}
+
+// left lists what the host has of lockkeeper's, except in the package manager's own records.
+func (r *root) left() string {
+	return r.must("sh", "-c", "find /etc /opt /srv /usr /var -xdev -path '*lockkeeper*' -not -path '/var/lib/dpkg/*' -not -type d | sort")
+}
+
+const (
+	// removedDeb is what docs/uninstall.md says that `apt-get remove` leaves.
+	removedDeb = `/etc/lockkeeper/coordinator.kubeconfig
+/etc/lockkeeper/lockkeeper.toml
+/etc/systemd/system/multi-user.target.wants/lockkeeper.service
+/var/cache/lockkeeper/plugin
+/var/lib/lockkeeper/coordinator-token.json
+/var/lib/systemd/deb-systemd-helper-enabled/lockkeeper.service.dsh-also
+/var/lib/systemd/deb-systemd-helper-enabled/multi-user.target.wants/lockkeeper.service
+`
+	// erasedRPM is what it says that `dnf remove` and `rpm -e` leave.
+	erasedRPM = `/etc/lockkeeper/coordinator.kubeconfig
+/etc/lockkeeper/lockkeeper.toml.rpmsave
+`
+	// staysUntil is what the removal says of a credential.
+	staysUntil = "lockkeeper: %s is a credential"
+)
 
 func TestDeb(t *testing.T) {
 	t.Parallel()
@@ -72,19 +102,25 @@ func TestDeb(t *testing.T) {
 		t.Error("upgraded: the host was made to leave")
 	}
 	r.standIn()
-	r.must("sh", "-c", booted+"dpkg -r lockkeeper")
+	r.secrets()
+	said := r.must("sh", "-c", booted+"dpkg -r lockkeeper 2>&1")
 	if !left() {
 		t.Error("removed: the host was not made to leave")
 	}
-	if r.has("/usr/bin/lockkeeper") || !r.has(conf) {
-		t.Error("removed: the binary should be gone and the configuration stay")
+	if got := r.left(); got != removedDeb {
+		t.Errorf("removed: this is left\n%s\nexpected\n%s", got, removedDeb)
+	}
+	for _, secret := range []string{"/etc/lockkeeper/coordinator.kubeconfig", "/var/lib/lockkeeper/coordinator-token.json"} {
+		if !strings.Contains(said, fmt.Sprintf(staysUntil, secret)) {
+			t.Errorf("removed: it does not say that %s stays:\n%s", secret, said)
+		}
 	}
 	r.must("sh", "-c", booted+"dpkg -i "+upgrade+" && test ! -e /run/lockkeeper/leaving") // it does not leave again
 	if got := r.isEnabled(); got != "enabled" {
 		t.Errorf("installed again: %s, expected enabled", got)
 	}
 
-	r.must("sh", "-c", "echo secret >/etc/lockkeeper/coordinator.kubeconfig; mkdir -p /var/cache/lockkeeper /var/lib/lockkeeper; touch /var/cache/lockkeeper/x /var/lib/lockkeeper/x")
+	r.secrets()
 	r.must("dpkg", "-P", "lockkeeper")
 	for _, gone := range []string{"/etc/lockkeeper", "/var/cache/lockkeeper", "/var/lib/lockkeeper", "/usr/bin/lockkeeper", "/usr/lib/systemd/system/lockkeeper.service"} {
 		if r.has(gone) {
@@ -150,9 +186,12 @@ func TestRPM(t *testing.T) {
 	if got := strings.TrimSpace(rpm("-q", "lockkeeper")); got != "lockkeeper-1.3.0~rc.1-1.x86_64" {
 		t.Errorf("upgraded: installed is %q", got)
 	}
-	rpm("-e", "--nodeps", "lockkeeper")
-	if r.has("/usr/bin/lockkeeper") || r.has(conf) || !r.has(conf+".rpmsave") {
-		t.Error("removed: the binary should be gone and the changed configuration be kept aside")
+	r.secrets()
+	if said, secret := rpm("-e", "--nodeps", "lockkeeper"), "/etc/lockkeeper/coordinator.kubeconfig"; !strings.Contains(said, fmt.Sprintf(staysUntil, secret)) {
+		t.Errorf("removed: it does not say that %s stays:\n%s", secret, said)
+	}
+	if got := r.left(); got != erasedRPM {
+		t.Errorf("removed: this is left\n%s\nexpected\n%s", got, erasedRPM)
 	}
 	if _, err := r.run("test", "-L", enabled); err == nil {
 		t.Errorf("removed: %s is still there", enabled)

@@ -1,8 +1,10 @@
 package install
 
 import (
+	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -13,6 +15,53 @@ func unpacked(t *testing.T) string {
 	tree := t.TempDir()
 	mustRun(t, "dpkg-deb", "-x", artefact(dist(t), debForm, v1), tree)
 	return tree
+}
+
+// TestInstalledPages follows each relative link of the documents that are installed.
+func TestInstalledPages(t *testing.T) {
+	tree := filepath.Join(unpacked(t), "usr/share/doc/lockkeeper")
+	links := 0
+	must(t, filepath.WalkDir(tree, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || filepath.Ext(path) != ".md" {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		for _, m := range regexp.MustCompile(`\]\(([^)#: ]+)(#[^)]*)?\)`).FindAllStringSubmatch(string(text), -1) {
+			links++
+			if _, missing := os.Stat(filepath.Join(filepath.Dir(path), m[1])); missing != nil {
+				t.Errorf("%s links to %s, which is not installed", strings.TrimPrefix(path, tree+"/"), m[1])
+			}
+		}
+		return err
+	}))
+	if links < 100 {
+		t.Errorf("only %d links found", links)
+	}
+}
+
+// TestNoMarkdownIsInstalled looks for links where nothing renders them: in the sample of the configuration and the manual pages.
+func TestNoMarkdownIsInstalled(t *testing.T) {
+	tree := unpacked(t)
+	for _, name := range []string{"etc/lockkeeper/lockkeeper.toml", "usr/share/man/man5/lockkeeper.toml.5.gz", "usr/share/man/man8/lockkeeper.8.gz", "usr/lib/systemd/catalog/lockkeeper.catalog"} {
+		if out, err := run(t, "zgrep", "-nE", "\\]\\(|`", filepath.Join(tree, name)); err == nil {
+			t.Errorf("%s has Markdown:\n%s", name, out)
+		}
+	}
+}
+
+// TestUnitsNameAPage requires documentation that a host without manual pages can show.
+func TestUnitsNameAPage(t *testing.T) {
+	found, err := filepath.Glob(filepath.Join(unpacked(t), "usr/lib/systemd/system/lockkeeper*"))
+	if err != nil || len(found) != 4 {
+		t.Fatalf("units %q: %v", found, err)
+	}
+	for _, unit := range found {
+		text, err := os.ReadFile(unit)
+		must(t, err)
+		if !regexp.MustCompile(`(?m)^Documentation=https://\S+ man:lockkeeper\(8\)`).Match(text) {
+			t.Errorf("%s has no address in Documentation=", filepath.Base(unit))
+		}
+	}
 }
 
 // TestManualPages has two programs read the pages, and looks for a word that is rendered.
