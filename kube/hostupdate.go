@@ -214,6 +214,9 @@ const maxNote = 1000
 // maxEventName bounds an Event's name, in bytes.
 const maxEventName = 253
 
+// ErrEventRefused is in the error of an Event that the API server will not accept later either.
+var ErrEventRefused = errors.New("the API server does not accept this Event")
+
 // WriteHostEvent writes an Event of the host of that Node, with the host's credential, about its Node
 // or one of its pods: Kubernetes lets every kubelet create Events. The Event is of the core
 // API, because that is what Kubernetes lets them create; both APIs show the same Events. at is
@@ -239,8 +242,11 @@ func WriteHostEvent(ctx context.Context, client *Client, node string, about core
 		Source:              corev1.EventSource{Component: "lockkeeper", Host: node},
 		ReportingController: hostController, ReportingInstance: node,
 	}, metav1.CreateOptions{})
-	if err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("writing the Event %s: %w", d.Reason, err)
+	switch {
+	case err == nil, apierrors.IsAlreadyExists(err):
+		return nil
+	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause), apierrors.IsNotFound(err), apierrors.IsInvalid(err):
+		return fmt.Errorf("writing the Event %s: %w: %w", d.Reason, ErrEventRefused, err)
 	}
-	return nil
+	return fmt.Errorf("writing the Event %s: %w", d.Reason, err)
 }

@@ -310,7 +310,7 @@ func (h *Host) makeEffects() error {
 	h.podManagers = newPodManagers(h.client, h.name, h.PollInterval)
 	h.drain = effect.NewDrain(unlimited, h.name, h.log, h.wake, func(turn string, pod corev1.ObjectReference, refusal string) {
 		h.events.Deleted(h.name, turn, pod, refusal)
-	})
+	}, h.events.Flush)
 	h.hooks = effect.NewHooks(h.Units, h.log, h.wake)
 	h.apply = effect.NewApply(h.Units, h.watched, filepath.Join(h.Root, local.Dir), h.self.bootID, h.log, h.wake)
 	h.reboot = effect.NewReboot(h.Logind, h.shutdown, h.self.bootID, h.log, h.wake)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"reflect"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -25,6 +26,8 @@ type Drain struct {
 	log    *slog.Logger
 	// deleted is called for each pod that a forced drain deleted, with the refusal to evict it
 	deleted func(turn string, pod corev1.ObjectReference, refusal string)
+	// flush returns when the Events about these pods are written, or when its context ends
+	flush func(context.Context)
 
 	eviction step.Eviction  // of the last run
 	progress drain.Progress // of the last run; mu guards it
@@ -32,11 +35,16 @@ type Drain struct {
 
 // NewDrain returns a Drain of the node of that name. wake must not block. deleted is called, from
 // several goroutines, for each pod that was deleted because a turn's drain is forced and the API
-// server refused to evict the pod; it must not block.
+// server refused to evict the pod; it must not block. flush is called at the end of a drain that
+// has deleted pods, for at most flushFor: a reboot loses what is not written by then.
 func NewDrain(client kubernetes.Interface, node string, log *slog.Logger, wake func(),
-	deleted func(turn string, pod corev1.ObjectReference, refusal string)) *Drain {
-	return &Drain{runner: runner{wake: wake}, client: client, node: node, log: log, deleted: deleted}
+	deleted func(turn string, pod corev1.ObjectReference, refusal string), flush func(context.Context)) *Drain {
+	return &Drain{runner: runner{wake: wake}, client: client, node: node, log: log, deleted: deleted, flush: flush}
 }
+
+// flushFor is how long the end of a drain may wait until the Events about the pods that it has
+// deleted are written. Nearly all have been written before, while the pods ended.
+const flushFor = 2 * time.Second
 
 // Start starts the eviction of a stage unless it runs. ran says whether it ran when the
 // caller decided: an eviction that has ended since does not begin again, because the next
@@ -57,7 +65,9 @@ func (d *Drain) Start(ctx context.Context, s Stage, e step.Eviction, ran bool) {
 	}
 	d.begin(ctx, s, "", func(ctx context.Context) error {
 		drainer := d.drainer(e)
+		var deleted atomic.Bool
 		drainer.Deleted = func(p drain.Pod, refusal string) {
+			deleted.Store(true)
 			d.deleted(s.Turn, corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: p.Namespace, Name: p.Name, UID: p.UID}, refusal)
 		}
 		err := drainer.Run(ctx, func(p drain.Progress) {
@@ -68,6 +78,11 @@ func (d *Drain) Start(ctx context.Context, s Stage, e step.Eviction, ran bool) {
 		})
 		if err != nil && !errors.Is(err, context.Canceled) {
 			d.log.Warn("the eviction of the node's pods ended early", "turn", s.Turn, "err", err)
+		}
+		if err == nil && deleted.Load() {
+			ctx, cancel := context.WithTimeout(ctx, flushFor)
+			defer cancel()
+			d.flush(ctx)
 		}
 		return err
 	})

@@ -24,7 +24,7 @@ import (
 
 // lastDrain returns a Drain whose last run belongs to a stage. It has no client, so a new eviction panics.
 func lastDrain(s Stage, e step.Eviction, ended bool) *Drain {
-	d := NewDrain(nil, "n1", slog.New(slog.DiscardHandler), func() {}, nil)
+	d := NewDrain(nil, "n1", slog.New(slog.DiscardHandler), func() {}, nil, nil)
 	d.eviction, d.last = e, &run{stage: s, cancel: func(error) {}, ended: make(chan struct{}), at: time.Now()}
 	if ended {
 		close(d.last.ended)
@@ -57,7 +57,7 @@ func TestEvictionThatServes(t *testing.T) {
 		ran    bool
 		serves bool
 	}{
-		{"none yet", NewDrain(nil, "n1", nil, nil, nil), s, plain, false, false},
+		{"none yet", NewDrain(nil, "n1", nil, nil, nil, nil), s, plain, false, false},
 		{"it runs", lastDrain(s, plain, false), s, plain, true, true},
 		{"it began since", lastDrain(s, skip, false), s, skip, false, true},
 		{"it is to force", lastDrain(s, plain, false), s, force, true, false},
@@ -158,6 +158,7 @@ func TestOneRunAtATime(t *testing.T) {
 type slowEvictions struct {
 	underway atomic.Int32
 	refuses  bool
+	deleted  chan struct{} // closed when the pod is deleted, if set; the watch then shows that it is gone
 }
 
 func (s *slowEvictions) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -165,6 +166,16 @@ func (s *slowEvictions) RoundTrip(r *http.Request) (*http.Response, error) {
 		return &http.Response{StatusCode: code, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(body)), Request: r}, nil
 	}
 	switch {
+	case r.Method == http.MethodDelete && s.deleted != nil:
+		close(s.deleted)
+		return answer(http.StatusOK, `{"kind":"Status","apiVersion":"v1","status":"Success"}`)
+	case s.deleted != nil && r.URL.Query().Has("watch"):
+		select {
+		case <-s.deleted:
+		case <-r.Context().Done():
+			return nil, r.Context().Err()
+		}
+		return answer(http.StatusOK, `{"type":"DELETED","object":{"kind":"Pod","apiVersion":"v1","metadata":{"name":"p","namespace":"d","uid":"u","resourceVersion":"6"},"spec":{"nodeName":"n1"}}}`)
 	case r.Method == http.MethodDelete:
 		return answer(http.StatusOK, `{"kind":"Status","apiVersion":"v1","status":"Success"}`)
 	case r.Method == http.MethodPost && s.refuses:
@@ -191,7 +202,7 @@ func TestForcedDrainReportsDeletions(t *testing.T) {
 			said := make(chan string, 8)
 			d := NewDrain(client, "n1", slog.New(slog.DiscardHandler), func() {}, func(turn string, p corev1.ObjectReference, refusal string) {
 				said <- fmt.Sprintf("%s %s %s/%s %s %s", turn, p.Kind, p.Namespace, p.Name, p.UID, refusal)
-			})
+			}, nil)
 			d.Start(t.Context(), Stage{"t1", v1alpha1.StateDraining}, step.Eviction{Force: force}, false)
 			synctest.Wait()
 			d.Stop()
@@ -199,6 +210,30 @@ func TestForcedDrainReportsDeletions(t *testing.T) {
 			if got := <-said; got != want {
 				t.Errorf("force %t: %q, expected %q", force, got, want)
 			}
+		})
+	}
+}
+
+// TestForcedDrainFlushesEvents checks that the end of a drain waits until the Events about its deletions are written, for at most two
+// seconds, and not at all without a deletion.
+func TestForcedDrainFlushesEvents(t *testing.T) {
+	for name, c := range map[string]struct{ takes, want time.Duration }{"at once": {0, 0}, "slowly": {time.Second, time.Second}, "never": {time.Hour, 2 * time.Second}} {
+		synctest.Test(t, func(t *testing.T) {
+			client, err := kubernetes.NewForConfig(&rest.Config{Host: "http://api", Transport: &slowEvictions{refuses: true, deleted: make(chan struct{})}})
+			must(t, err)
+			d := NewDrain(client, "n1", slog.New(slog.DiscardHandler), func() {}, func(string, corev1.ObjectReference, string) {}, func(ctx context.Context) {
+				select {
+				case <-ctx.Done():
+				case <-time.After(c.takes):
+				}
+			})
+			s, began := Stage{"t1", v1alpha1.StateDraining}, time.Now()
+			d.Start(t.Context(), s, step.Eviction{Force: true}, false)
+			d.Wait()
+			if took := time.Since(began); took != c.want || !d.Work(s).Complete {
+				t.Errorf("%s: the drain ended after %v, complete %t; expected %v", name, took, d.Work(s).Complete, c.want)
+			}
+			d.Stop()
 		})
 	}
 }
@@ -212,7 +247,7 @@ func TestStoppedDrainSendsNothing(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		d, s := NewDrain(client, "n1", slog.New(slog.DiscardHandler), func() {}, nil), Stage{"t1", v1alpha1.StateDraining}
+		d, s := NewDrain(client, "n1", slog.New(slog.DiscardHandler), func() {}, nil, nil), Stage{"t1", v1alpha1.StateDraining}
 		d.Start(t.Context(), s, step.Eviction{}, false)
 		synctest.Wait()
 		if n := api.underway.Load(); n != 1 {
@@ -228,7 +263,7 @@ func TestStoppedDrainSendsNothing(t *testing.T) {
 func TestRemainingIsWhatIsEvicted(t *testing.T) {
 	client, err := kubernetes.NewForConfig(&rest.Config{Host: "http://api", Transport: &slowEvictions{}})
 	must(t, err)
-	d := NewDrain(client, "n1", slog.New(slog.DiscardHandler), func() {}, nil)
+	d := NewDrain(client, "n1", slog.New(slog.DiscardHandler), func() {}, nil, nil)
 	for skipped, want := range map[string]int{"d": 0, "another": 1} {
 		n, err := d.Remaining(t.Context(), step.Eviction{Rules: []v1alpha1.PodRules{{Skip: []v1alpha1.PodSelector{{Namespace: skipped}}}}})
 		if err != nil || len(n) != want {

@@ -2,6 +2,7 @@ package publish
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"time"
 
@@ -32,6 +33,9 @@ type event struct {
 	key   string // identifies the Event, also across processes
 	doc   v1alpha1.EventDoc
 	note  string
+	// written, if set, is closed when all Events before this one have been written or dropped.
+	// There is no Event then.
+	written chan struct{}
 }
 
 // Events writes a host's Events one after the other, and repeats failed writes. The host's loop
@@ -71,17 +75,40 @@ func (w *Events) Run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case e := <-w.queue:
+			if e.written != nil {
+				close(e.written)
+				continue
+			}
 			w.writeOne(ctx, &e)
 		}
 	}
 }
 
-// writeOne writes an Event, or gives up after eventFor.
+// Flush returns when all queued Events have been written or dropped, or when ctx ends. It may be
+// called from any goroutine.
+func (w *Events) Flush(ctx context.Context) {
+	written := make(chan struct{})
+	select {
+	case w.queue <- event{written: written}:
+	case <-ctx.Done():
+		return
+	}
+	select {
+	case <-written:
+	case <-ctx.Done():
+	}
+}
+
+// writeOne writes an Event, or gives up after eventFor, or if the API server will never accept it.
+// The Events behind it would wait as long.
 func (w *Events) writeOne(ctx context.Context, e *event) {
 	for pause := eventAgain; ; pause = min(2*pause, eventLast) {
 		err := w.write(ctx, e)
 		switch {
 		case err == nil || ctx.Err() != nil:
+			return
+		case errors.Is(err, kube.ErrEventRefused):
+			w.log.Warn("dropped an Event that the API server does not accept", "reason", e.doc.Reason, "note", e.note, "err", err)
 			return
 		case time.Since(e.time) >= eventFor:
 			w.log.Warn("dropped an Event that could not be written for an hour", "reason", e.doc.Reason, "note", e.note, "err", err)

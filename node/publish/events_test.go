@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"lockkeeper.dev/lockkeeper/kube"
 )
 
 // TestEventWriter checks that an Event that cannot be written is retried with growing pauses for an hour, that the
@@ -69,6 +71,53 @@ func TestEventWriter(t *testing.T) {
 		if got := fmt.Sprint(written); got != "[last]" {
 			t.Errorf("written: %s", got)
 		}
+		cancel()
+		wg.Wait()
+	})
+}
+
+// TestFlush checks that Flush waits for the Events that were queued before, until its context ends, and that an Event that the API
+// server will never accept delays no other.
+func TestFlush(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var written []string
+		w := newEvents(slog.New(slog.DiscardHandler), func(_ context.Context, e *event) error {
+			switch e.note {
+			case "never":
+				return fmt.Errorf("x: %w", kube.ErrEventRefused)
+			case "late":
+				if time.Since(e.time) < time.Minute {
+					return errors.New("not now")
+				}
+			}
+			time.Sleep(100 * time.Millisecond)
+			written = append(written, e.note)
+			return nil
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { w.Run(ctx) })
+		flush := func(want string, took time.Duration) {
+			t.Helper()
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+			defer cancel()
+			began := time.Now()
+			w.Flush(ctx)
+			if got := fmt.Sprint(written); got != want || time.Since(began) != took {
+				t.Errorf("after %v: %s, expected %v: %s", time.Since(began), got, took, want)
+			}
+		}
+		flush("[]", 0)
+		for _, note := range []string{"a", "never", "b"} {
+			w.add(event{time: time.Now(), note: note})
+		}
+		flush("[a b]", 200*time.Millisecond)
+		w.add(event{time: time.Now(), note: "late"})
+		flush("[a b]", 2*time.Second)
+		for range maxEvents {
+			w.add(event{time: time.Now(), note: "behind"})
+		}
+		flush("[a b]", 2*time.Second) // nor does a full queue hold it
 		cancel()
 		wg.Wait()
 	})
