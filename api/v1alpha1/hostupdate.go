@@ -20,6 +20,7 @@ import (
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,shortName=hu
+// +kubebuilder:metadata:labels={"app.kubernetes.io/name=lockkeeper","app.kubernetes.io/part-of=lockkeeper","app.kubernetes.io/component=api"}
 // +kubebuilder:printcolumn:name="Wants",type=string,JSONPath=".status.wants"
 // +kubebuilder:printcolumn:name="State",type=string,JSONPath=".status.state"
 // +kubebuilder:printcolumn:name="Waits",type=string,JSONPath=".status.waits"

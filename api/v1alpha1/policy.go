@@ -17,6 +17,7 @@ import (
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:scope=Cluster,shortName=dp
+// +kubebuilder:metadata:labels={"app.kubernetes.io/name=lockkeeper","app.kubernetes.io/part-of=lockkeeper","app.kubernetes.io/component=api"}
 // +kubebuilder:printcolumn:name="Priority",type=integer,JSONPath=".spec.priority"
 // +kubebuilder:printcolumn:name="Mode",type=string,JSONPath=".spec.mode"
 // +kubebuilder:printcolumn:name="Selected",type=integer,JSONPath=".status.nodes.selected"

@@ -9,6 +9,7 @@
 package manifests
 
 import (
+	"cmp"
 	_ "embed"
 	"fmt"
 	"slices"
@@ -16,7 +17,9 @@ import (
 	"strings"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"sigs.k8s.io/yaml"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
@@ -33,6 +36,9 @@ var accessYAML string
 //go:embed admission.yaml
 var admissionYAML string
 
+//go:embed lease.yaml
+var leaseYAML string
+
 // Options are what can be chosen. "" is the default name of each.
 type Options struct {
 	// Namespace is where the Lease and the coordinator's service account are;
@@ -42,7 +48,10 @@ type Options struct {
 	// Lease is the Lease's name, a DNS subdomain of at most 253 bytes; the
 	// host's files name it at lease.name.
 	Lease string
-	// NoRenewal leaves out the coordinator's leave to renew its own token.
+	// WithoutLease leaves out the Lease, for tools that do not apply Leases, and for those that
+	// would create it again after a user has deleted it, which is a stop. `lockkeeper init` creates it.
+	WithoutLease bool
+	// NoRenewal leaves out the coordinator's permission to renew its own token.
 	NoRenewal bool
 	// Audiences are those that the coordinator may ask for in its own token: the
 	// API server's, which the token has if the request names none. Empty: all that
@@ -51,9 +60,25 @@ type Options struct {
 	Audiences []string
 }
 
+// The labels of all objects. They say which objects belong together, and never change between
+// versions of lockkeeper. There is no app.kubernetes.io/version, so that an upgrade changes only
+// what has changed; and no app.kubernetes.io/managed-by and no app.kubernetes.io/instance, which
+// the tool that applies the objects sets.
+const (
+	labelName      = "app.kubernetes.io/name"
+	labelPartOf    = "app.kubernetes.io/part-of"
+	labelComponent = "app.kubernetes.io/component"
+	product        = "lockkeeper"
+)
+
+// labelsOf returns the labels of an object of a component, in YAML.
+func labelsOf(component string) string {
+	return fmt.Sprintf("{%s: %s, %s: %s, %s: %s}", labelName, product, labelPartOf, product, labelComponent, component)
+}
+
 // PolicySelector selects the admission policies and their bindings by label,
 // as kubectl's -l takes it. Without the bindings no policy is in force.
-const PolicySelector = "app.kubernetes.io/name=lockkeeper"
+const PolicySelector = labelName + "=" + product
 
 // MaxKeys is how many labels, and how many annotations, a Node may have. On a
 // Node with more, the coordinator may not write, and mistyped keys pass. The
@@ -68,11 +93,18 @@ const coordinatorManager = "lockkeeper-coordinator"
 // maxAudience is the longest audience that is accepted, in bytes.
 const maxAudience = 256
 
-// intro begins the manifests.
-const intro = `# What lockkeeper needs in a cluster. Nothing of it runs: the kinds of its objects, a namespace, a Lease, and two identities' rights.
+// intro begins the manifests, and introWithoutLease those without the Lease.
+const (
+	intro = `# What lockkeeper needs in a cluster. Nothing of it runs: the kinds of its objects, a namespace, a Lease, and two identities' rights.
 # Apply it again after every upgrade of lockkeeper: kubectl apply leaves the Lease's holder, an emergency stop and all policies alone.
 #
 `
+	introWithoutLease = `# What lockkeeper needs in a cluster, except the Lease. Nothing of it runs: the kinds of its objects, a namespace, and two identities'
+# rights. Create the Lease once, with your own credential: lockkeeper init
+# Write this file again with each version of lockkeeper.
+#
+`
+)
 
 // renewal is the rule that NoRenewal leaves out. Its Role stays, with none:
 // kubectl apply takes back what is not in a Role any more, and deletes no Role.
@@ -97,17 +129,9 @@ func Policy() []byte { return []byte(policyYAML) }
 // same bytes for the same options. The error names the option that is no
 // object's name.
 func Render(o Options) ([]byte, error) {
-	if o.Namespace == "" {
-		o.Namespace = v1alpha1.DefaultLeaseNamespace
-	}
-	if o.Lease == "" {
-		o.Lease = v1alpha1.DefaultLeaseName
-	}
-	if errs := validation.IsDNS1123Label(o.Namespace); len(errs) > 0 {
-		return nil, fmt.Errorf("namespace %q: %s", o.Namespace, strings.Join(errs, "; "))
-	}
-	if errs := validation.IsDNS1123Subdomain(o.Lease); len(errs) > 0 {
-		return nil, fmt.Errorf("lease %q: %s", o.Lease, strings.Join(errs, "; "))
+	o, err := o.named()
+	if err != nil {
+		return nil, err
 	}
 	for _, a := range o.Audiences {
 		if a == "" || len(a) > maxAudience || strings.ContainsFunc(a, func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune("\"'\\{}", r) }) {
@@ -120,12 +144,42 @@ func Render(o Options) ([]byte, error) {
 	if o.NoRenewal {
 		rule = noRenewal
 	}
-	text := strings.ReplaceAll(accessYAML+admissionYAML, "{{.Renewal}}", rule)
+	text, begin := strings.ReplaceAll(accessYAML+admissionYAML, "{{.Renewal}}", rule), introWithoutLease
+	if !o.WithoutLease {
+		text, begin = text+"---\n"+leaseYAML, intro
+	}
 	text = strings.NewReplacer(values(o)...).Replace(text)
 	if _, left, ok := strings.Cut(text, "{{"); ok {
 		return nil, fmt.Errorf("rendering the manifests: unknown value {{%.30s", left)
 	}
-	return []byte(intro + crdsYAML + "---\n" + text), nil
+	return []byte(begin + crdsYAML + "---\n" + text), nil
+}
+
+// named returns the options with the names that are not chosen. The error is about one that is no
+// object's name.
+func (o Options) named() (Options, error) {
+	o.Namespace = cmp.Or(o.Namespace, v1alpha1.DefaultLeaseNamespace)
+	o.Lease = cmp.Or(o.Lease, v1alpha1.DefaultLeaseName)
+	if errs := validation.IsDNS1123Label(o.Namespace); len(errs) > 0 {
+		return o, fmt.Errorf("namespace %q: %s", o.Namespace, strings.Join(errs, "; "))
+	}
+	if errs := validation.IsDNS1123Subdomain(o.Lease); len(errs) > 0 {
+		return o, fmt.Errorf("lease %q: %s", o.Lease, strings.Join(errs, "; "))
+	}
+	return o, nil
+}
+
+// Lease returns the Lease of the manifests, with the names in the options. It has no holder.
+func Lease(o Options) (*coordinationv1.Lease, error) {
+	o, err := o.named()
+	if err != nil {
+		return nil, err
+	}
+	l := &coordinationv1.Lease{}
+	if err := yaml.UnmarshalStrict([]byte(strings.NewReplacer(values(o)...).Replace(leaseYAML)), l); err != nil {
+		return nil, fmt.Errorf("rendering the Lease: %w", err)
+	}
+	return l, nil
 }
 
 // values are what the texts name, in pairs. Which keys are whose is the api's
@@ -137,6 +191,11 @@ func values(o Options) []string {
 	releasedLabels, releasedAnnotations := v1alpha1.ReleasedKeys()
 	user := v1alpha1.CoordinatorUser(o.Namespace)
 	return []string{
+		"{{.LabelsOfHost}}", labelsOf("host"),
+		"{{.LabelsOfCoordinator}}", labelsOf("coordinator"),
+		"{{.LabelsOfUsers}}", labelsOf("users"),
+		"{{.LabelsOfAdmission}}", labelsOf("admission"),
+
 		"{{.Namespace}}", o.Namespace,
 		"{{.Lease}}", o.Lease,
 		"{{.ServiceAccount}}", v1alpha1.CoordinatorServiceAccount,

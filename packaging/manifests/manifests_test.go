@@ -5,10 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/yaml"
 
@@ -237,13 +240,61 @@ func TestIntentPatternIsTheApis(t *testing.T) {
 	}
 }
 
-// Every policy and binding has the label by which all of them are taken out of force.
-func TestPoliciesAreSelected(t *testing.T) {
+// Each object has the three labels, by hand, and no other: a label that changes with the version would be a difference at each upgrade.
+func TestLabels(t *testing.T) {
+	components := map[string]string{
+		"CustomResourceDefinition": "api", "ValidatingAdmissionPolicy": "admission", "ValidatingAdmissionPolicyBinding": "admission",
+		"Namespace": "coordinator", "Lease": "coordinator", "ServiceAccount": "coordinator", "DisruptionPolicy": "policy",
+	}
+	names := map[string]string{
+		"lockkeeper-host": "host", "lockkeeper-coordinator": "coordinator", "lockkeeper-events": "coordinator", "lockkeeper-renewal": "coordinator",
+		"lockkeeper-operator": "users", "lockkeeper-hook": "users", "lockkeeper-rules-editor": "users",
+	}
 	key, value, _ := strings.Cut(PolicySelector, "=")
-	for _, o := range objects(t, render(t, Options{})) {
-		if admission := strings.HasPrefix(o.GetKind(), "ValidatingAdmissionPolicy"); admission != (o.GetLabels()[key] == value) {
-			t.Errorf("%s %s has labels %v", o.GetKind(), o.GetName(), o.GetLabels())
+	for _, o := range objects(t, render(t, Options{})+"---\n"+string(Policy())) {
+		component := components[o.GetKind()]
+		if component == "" {
+			component = names[o.GetName()]
 		}
+		want := map[string]string{"app.kubernetes.io/name": "lockkeeper", "app.kubernetes.io/part-of": "lockkeeper", "app.kubernetes.io/component": component}
+		if got := o.GetLabels(); !maps.Equal(got, want) || got[key] != value {
+			t.Errorf("%s %s has labels %v, want %v", o.GetKind(), o.GetName(), got, want)
+		}
+	}
+}
+
+// Without the Lease, all other objects are the same, in the same order, and nothing says that the Lease is among them.
+func TestWithoutLease(t *testing.T) {
+	all := objects(t, render(t, Options{Namespace: "elsewhere"}))
+	text := render(t, Options{Namespace: "elsewhere", WithoutLease: true})
+	rest := objects(t, text)
+	if last := all[len(all)-1]; last.GetKind() != "Lease" || last.GetName() != "lockkeeper" || last.GetNamespace() != "elsewhere" {
+		t.Fatalf("the last object is %s %s/%s, want the Lease", last.GetKind(), last.GetNamespace(), last.GetName())
+	}
+	if !reflect.DeepEqual(rest, all[:len(all)-1]) {
+		t.Error("without the Lease, other objects differ")
+	}
+	if !strings.HasPrefix(text, "# What lockkeeper needs in a cluster, except the Lease.") || strings.Contains(text, "kind: Lease") {
+		t.Errorf("it begins with\n%.300s", text)
+	}
+}
+
+// The Lease that `lockkeeper init` creates is the one of the manifests.
+func TestLease(t *testing.T) {
+	for _, o := range []Options{{}, {Namespace: "elsewhere", Lease: "on"}} {
+		all := objects(t, render(t, o))
+		got, err := Lease(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := all[len(all)-1]
+		if got.Name != want.GetName() || got.Namespace != want.GetNamespace() || !maps.Equal(got.Labels, want.GetLabels()) || len(got.Labels) != 3 ||
+			got.APIVersion != "coordination.k8s.io/v1" || got.Kind != "Lease" || !reflect.DeepEqual(got.Spec, coordinationv1.LeaseSpec{}) {
+			t.Errorf("%+v: %+v, the manifests have %v", o, got, want.Object)
+		}
+	}
+	if _, err := Lease(Options{Namespace: "Lock"}); err == nil || !strings.HasPrefix(err.Error(), `namespace "Lock": `) {
+		t.Errorf("a namespace that cannot be: %v", err)
 	}
 }
 
