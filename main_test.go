@@ -112,6 +112,8 @@ Usage: lockkeeper COMMAND [FLAG…] [ARGUMENT…]
   leave [NODE…]           Take nodes out for good, before lockkeeper is removed
                           from them
   manifests               Print what the cluster needs, for kubectl apply -f -
+  init                    Create the Lease for the election, once for each
+                          cluster
   kubeconfig              Create a kubeconfig for the coordinator
   migrate                 Come from FLUO, kured or locksmith
   version                 Show the version
@@ -163,7 +165,7 @@ const exitHelp = `Exit statuses of lockkeeper:
   2   ` + "`status --exit-code`" + `: the rollout is under way.
   3   ` + "`status --exit-code`" + `: the rollout is held, halted or stopped. ` + "`plan" + `
       --exit-code` + "`" + `: a node would be held.
-  4   ` + "`wait` and `leave`" + `: the timeout expired first.
+  4   ` + "`wait`, `leave` and `init`" + `: the timeout expired first.
   64  The command line is wrong. Nothing was done.
   78  This host's configuration is invalid. Nothing was started. systemd does
       not start the service again.
@@ -265,6 +267,12 @@ func TestUsage(t *testing.T) {
 
 		{"kubeconfig --lifetime 2y", "", "--lifetime \"2y\", expected 1h to 365d, such as 36h or 90d", 64},
 		{"kubeconfig", "", "no kubeconfig: none named by --kubeconfig or KUBECONFIG, and no ~/.kube/config", 1},
+		{"manifests --without-lease --policy", "", "--without-lease cannot be combined with --policy, which prints no Lease, or with --delete, which deletes the Lease too", 64},
+		{"manifests --without-lease --delete", "", "--without-lease cannot be combined with --policy, which prints no Lease, or with --delete, which deletes the Lease too", 64},
+		{"init x", "", "init accepts no arguments, got [\"x\"]; see `lockkeeper help init`", 64},
+		{"init", "", "no kubeconfig: none named by --kubeconfig or KUBECONFIG, and no ~/.kube/config", 1},
+		{"init -o table", "", "-o \"table\", expected text, name, yaml or json", 64},
+		{"init --timeout 0s", "", "--timeout \"0s\", expected 1s to 720h, such as 90s", 64},
 		{"manifests x", "", "manifests accepts no arguments, got [\"x\"]; see `lockkeeper help manifests`", 64},
 		{"manifests --namespace Lock", "", "namespace \"Lock\": a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end " +
 			"with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')", 64},
@@ -654,8 +662,8 @@ func TestComplete(t *testing.T) {
 		words []string
 		want  string // the candidates
 	}{
-		{[]string{""}, "run status history wait plan check-config pause resume detach attach manage unmanage request retry confirm leave manifests kubeconfig migrate version help"},
-		{[]string{"help", ""}, "run status history wait plan check-config pause resume detach attach manage unmanage request retry confirm leave manifests kubeconfig migrate version help exit-status --help -h"},
+		{[]string{""}, "run status history wait plan check-config pause resume detach attach manage unmanage request retry confirm leave manifests init kubeconfig migrate version help"},
+		{[]string{"help", ""}, "run status history wait plan check-config pause resume detach attach manage unmanage request retry confirm leave manifests init kubeconfig migrate version help exit-status --help -h"},
 		{[]string{"confirm", ""}, "--dry-run " + connection + " --help -h"},
 		{[]string{"status", "-A", "--"}, "--all -A --watch -w --selector -l --exit-code --output -o --no-headers " + connection + " --help -h"},
 		{[]string{"status", "-o", ""}, "text table wide json yaml name"},
@@ -664,7 +672,7 @@ func TestComplete(t *testing.T) {
 		{[]string{"kubeconfig", "--file", ""}, ":files"},
 		{[]string{"kubeconfig", "--lifetime", ""}, ""},
 		{[]string{"frobnicate", ""}, ""},
-		{nil, "run status history wait plan check-config pause resume detach attach manage unmanage request retry confirm leave manifests kubeconfig migrate version help"},
+		{nil, "run status history wait plan check-config pause resume detach attach manage unmanage request retry confirm leave manifests init kubeconfig migrate version help"},
 	} {
 		out, stderr, exit := lockkeeper(t, t.TempDir(), nil, append([]string{"__complete"}, tc.words...)...)
 		var got []string

@@ -35,7 +35,7 @@ func Commands() []*urfave.Command {
 	if service != nil {
 		all = append([]*urfave.Command{service()}, all...)
 	}
-	return append(append(all, intents()...), leave(), manifestsText(), coordinatorKubeconfig(), migration())
+	return append(append(all, intents()...), leave(), manifestsText(), initialize(), coordinatorKubeconfig(), migration())
 }
 
 // service returns `lockkeeper run`. It is nil in the command line alone, which does not link

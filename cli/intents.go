@@ -147,16 +147,22 @@ func ask(c *urfave.Context, command string, names []string) error {
 	if c.Bool("yes") {
 		return nil
 	}
-	in, ok := c.App.Reader.(*os.File)
-	if !ok || !term.IsTerminal(int(in.Fd())) {
-		return UsageError("%s would change %s (%s); add --yes, because there is no terminal to ask; nothing was changed",
-			command, page.Plural(len(names), "node"), page.Named(names, 10))
-	}
 	columns, _ := terminalSize(c.App.ErrWriter)
 	p := page.New(columns)
 	p.Line(strings.Join(names, " "))
+	of := page.Plural(len(names), "node")
+	return confirmed(c, fmt.Sprintf("%s would change %s (%s)", command, of, page.Named(names, 10)), p.String()+command+" "+of)
+}
+
+// confirmed asks the user a question on the terminal. would says what the command would do, for a script, which has
+// no terminal.
+func confirmed(c *urfave.Context, would, question string) error {
+	in, ok := c.App.Reader.(*os.File)
+	if !ok || !term.IsTerminal(int(in.Fd())) {
+		return UsageError("%s; add --yes, because there is no terminal to ask; nothing was changed", would)
+	}
 	from, _ := c.App.Metadata[connection].(kube.Caller)
-	fmt.Fprintf(c.App.ErrWriter, "%s%s %s (%s)? [y/N] ", p.String(), command, page.Plural(len(names), "node"), from.Cluster())
+	fmt.Fprintf(c.App.ErrWriter, "%s (%s)? [y/N] ", question, from.Cluster())
 	answered := make(chan string, 1)
 	go func() { // nothing else ends a read
 		line, _ := bufio.NewReader(io.LimitReader(in, 1024)).ReadString('\n') // without an end, the answer is no

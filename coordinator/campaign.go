@@ -122,7 +122,7 @@ func (c *candidate) standsBy(holder string, err error) {
 }
 
 func (c *candidate) noLease() error {
-	return fmt.Errorf("there is no Lease %s/%s, which is a stop; apply the manifests to continue", c.LeaseNamespace, c.LeaseName)
+	return fmt.Errorf("there is no Lease %s/%s, which is a stop; to continue: lockkeeper init", c.LeaseNamespace, c.LeaseName)
 }
 
 func (c *candidate) unreadable(err error) error {

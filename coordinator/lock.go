@@ -232,7 +232,7 @@ func (l *termLock) end(why error) {
 
 // Create always fails: the manifests create the Lease, and lockkeeper must not.
 func (l *termLock) Create(context.Context, resourcelock.LeaderElectionRecord) error {
-	return errors.New("there is no Lease, which is a stop; apply the manifests to continue")
+	return errors.New("there is no Lease, which is a stop; to continue: lockkeeper init")
 }
 
 // Update takes, renews or releases the Lease. It renews or releases the Lease only after a

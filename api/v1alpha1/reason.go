@@ -293,7 +293,7 @@ var reasonDocs = []ReasonDoc{
 	{ReasonWouldGrant, "the policy's mode is Observe; the node would be granted a turn now", "set the policy's mode to Act"},
 	{ReasonCanary, "the policy waits until the nodes of another policy have run the OS version for a while (rollout.after)", "nothing while those nodes are on their way; otherwise repair the node that the detail names, or take it out with lockkeeper.dev/managed=false, or change rollout.after"},
 	{ReasonGateClosed, "a gate of the policy is closed", "see which query returns something"},
-	{ReasonStopped, "the emergency stop is set, or the Lease is missing", "`lockkeeper resume --cluster`; if the Lease is missing, apply the manifests"},
+	{ReasonStopped, "the emergency stop is set, or the Lease is missing", "`lockkeeper resume --cluster`; if the Lease is missing, `lockkeeper init`"},
 	{ReasonPaused, "an admin has paused the node or its policy", "`lockkeeper resume NODE`, or set paused: false in its policy"},
 	{ReasonDetached, "an admin has detached the node: it belongs to another owner, and lockkeeper writes nothing to it", "nothing while it has another owner; `lockkeeper attach NODE` gives it back to lockkeeper"},
 	{ReasonHostSilent, "the host does not answer: lockkeeper does not run there, or cannot reach the API server", "on the host: systemctl status lockkeeper"},

@@ -152,7 +152,7 @@ func ExitStatuses() []ExitStatus {
 		{ExitError, "An error. With `status --exit-code` also: lockkeeper does not run on this host, and the report is its last one."},
 		{ExitRolling, "`status --exit-code`: the rollout is under way."},
 		{ExitHeld, "`status --exit-code`: the rollout is held, halted or stopped. `plan --exit-code`: a node would be held."},
-		{ExitTimeout, "`wait` and `leave`: the timeout expired first."},
+		{ExitTimeout, "`wait`, `leave` and `init`: the timeout expired first."},
 		{ExitUsage, "The command line is wrong. Nothing was done."},
 		{ExitConfig, "This host's configuration is invalid. Nothing was started. systemd does not start the service again."},
 	}

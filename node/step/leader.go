@@ -87,7 +87,7 @@ func (c *LeaderCheck) NoLeader() (v1alpha1.Reason, string) { return c.reason, c.
 func (l *Lease) Unheld(name string, now time.Time) (v1alpha1.Reason, string) {
 	switch {
 	case !l.Exists:
-		return v1alpha1.ReasonNoCoordinator, "there is no Lease " + name + "; apply the manifests: lockkeeper manifests | kubectl apply -f -"
+		return v1alpha1.ReasonNoCoordinator, "there is no Lease " + name + "; to create it: lockkeeper init"
 	case l.Holder == "" || l.Renewed.IsZero():
 		return v1alpha1.ReasonNoCoordinator, "no instance holds the Lease " + name
 	case now.Sub(l.Renewed) > l.Duration+leaseSlack:

@@ -100,7 +100,7 @@ func TestLeaseUnheld(t *testing.T) {
 		"a long one":    {lease(func(l *Lease) { l.Renewed, l.Duration = now.Add(-5*time.Minute), 5*time.Minute }), ""},
 		"no holder":     {lease(func(l *Lease) { l.Holder = "" }), "no instance holds the Lease ns/l"},
 		"never renewed": {lease(func(l *Lease) { l.Renewed = time.Time{} }), "no instance holds the Lease ns/l"},
-		"no Lease":      {Lease{}, "there is no Lease ns/l; apply the manifests: lockkeeper manifests | kubectl apply -f -"},
+		"no Lease":      {Lease{}, "there is no Lease ns/l; to create it: lockkeeper init"},
 		"from ahead":    {lease(func(l *Lease) { l.Renewed = now.Add(time.Hour) }), ""},
 	} {
 		want := v1alpha1.ReasonNoCoordinator

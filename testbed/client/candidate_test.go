@@ -218,7 +218,7 @@ func TestNoCampaignWithoutALease(t *testing.T) {
 	freshLease(t)
 	must(t, cp(t).Client().CoordinationV1().Leases(leaseSpace).Delete(t.Context(), leaseName, deleteNow))
 	l := startCandidate(t, "n1", nil)
-	l.says("apply the manifests")
+	l.says("lockkeeper init")
 	if s := l.status(); !s.Candidate {
 		t.Errorf("status %+v, expected a candidate", s)
 	}

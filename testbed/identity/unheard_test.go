@@ -91,7 +91,7 @@ func TestUnheardHost(t *testing.T) {
 	must(t, cp.ApplyLockkeeper(t.Context()))
 	says("waits: NoCoordinator (no coordinator has taken this node in) since ")
 	must(t, leases(cp.Client()).Delete(t.Context(), controlplane.LockkeeperLease, metav1.DeleteOptions{}))
-	says("waits: NoCoordinator (there is no Lease lockkeeper/lockkeeper; apply the manifests: lockkeeper manifests")
+	says("waits: NoCoordinator (there is no Lease lockkeeper/lockkeeper; to create it: lockkeeper init")
 	must(t, cp.ApplyLockkeeper(t.Context()))
 	says("waits: NoCoordinator (no instance holds the Lease lockkeeper/lockkeeper) since ")
 

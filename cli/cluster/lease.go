@@ -1,0 +1,278 @@
+package cluster
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/cli/page"
+	"lockkeeper.dev/lockkeeper/kube"
+)
+
+// stop sets the emergency stop, an annotation on the Lease with a reason as its value, or lifts it.
+func (s *Source) stop(ctx context.Context, o Options) error {
+	l, err := s.lease(ctx)
+	if err != nil {
+		return s.needsLease(o.Command, err)
+	}
+	current, set := l.Annotations[v1alpha1.AnnotationStop]
+	do := func(value *string, text string) error {
+		if o.DryRun {
+			fmt.Fprintln(o.Out, "Dry run, nothing is changed. Without --dry-run:")
+		}
+		if err := s.annotateLease(ctx, value, o.DryRun); err != nil {
+			return s.needsLease(o.Command, err)
+		}
+		fmt.Fprintf(o.Out, "%s\nThe same with kubectl: %s\n", text, s.kubectlLease(o, value))
+		return nil
+	}
+	if o.Undo == "" { // resume
+		if !set {
+			fmt.Fprintln(o.Out, "The emergency stop is not set, nothing changed.")
+			return nil
+		}
+		if err := do(nil, "The emergency stop is lifted. It was "+quoteText(current)+"."); err != nil || o.DryRun {
+			return err
+		}
+		fmt.Fprintf(o.Out, "To undo: %s\n", s.kubectlLease(o, &current))
+		return nil
+	}
+	reason := cmp.Or(o.Reason, "emergency stop")
+	if by := s.user(ctx, o.Err); by != "" {
+		reason += " (by " + by + ")"
+	}
+	switch {
+	case set && (o.Reason == "" || reason == current):
+		fmt.Fprintf(o.Out, "The emergency stop is already set, nothing changed: %s\n", quoteText(current))
+	case set:
+		err = do(&reason, "The emergency stop was already set. Its reason is now "+quoteText(reason)+". It was "+quoteText(current)+".")
+	default:
+		err = do(&reason, "The emergency stop is set: "+quoteText(reason)+"\n"+
+			"No turn begins or advances, and no host commits to a cordon, an apply or a reboot. What was already committed continues.")
+	}
+	if err == nil && !o.DryRun {
+		fmt.Fprintf(o.Out, "To undo: lockkeeper %s%s --cluster\n", o.Undo, o.Own)
+	}
+	return err
+}
+
+// kubectlLease returns the kubectl command that sets the stop to a value; nil lifts it.
+func (s *Source) kubectlLease(o Options, value *string) string {
+	return fmt.Sprintf("kubectl%s annotate lease -n %s %s %s", o.Kubectl, s.Namespace, s.LeaseName, assignment(v1alpha1.AnnotationStop, value))
+}
+
+// needsLease adds to a refusal what the command requires.
+func (s *Source) needsLease(command string, err error) error {
+	if !apierrors.IsForbidden(err) {
+		return err
+	}
+	return fmt.Errorf("%w; `lockkeeper %s --cluster` requires permission to get and patch Lease %s in namespace %s", err, command, s.LeaseName, s.Namespace)
+}
+
+func quoteText(s string) string {
+	b, _ := json.Marshal(page.Cell(s)) // a string can always be encoded
+	return string(b)
+}
+
+// lease reads the Lease.
+func (s *Source) lease(ctx context.Context) (*coordinationv1.Lease, error) {
+	ctx, cancel := context.WithTimeout(ctx, kube.Timeout)
+	defer cancel()
+	l, err := s.Client.CoordinationV1().Leases(s.Namespace).Get(ctx, s.LeaseName, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, fmt.Errorf("lease %s/%s does not exist; without it no turn begins or advances; to create it: lockkeeper init", s.Namespace, s.LeaseName)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading Lease %s/%s: %w", s.Namespace, s.LeaseName, err)
+	}
+	return l, nil
+}
+
+// annotateLease sets or lifts the stop. The patch has no resourceVersion: a leader renews the
+// Lease every few seconds, and a stop must not conflict with that.
+func (s *Source) annotateLease(ctx context.Context, text *string, dryRun bool) error {
+	ctx, cancel := context.WithTimeout(ctx, kube.Timeout)
+	defer cancel()
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]*string{v1alpha1.AnnotationStop: text}}})
+	if err != nil {
+		return err
+	}
+	options := metav1.PatchOptions{FieldManager: kube.FieldManager("admin")}
+	if dryRun {
+		options.DryRun = []string{metav1.DryRunAll}
+	}
+	if _, err := s.Client.CoordinationV1().Leases(s.Namespace).Patch(ctx, s.LeaseName, types.MergePatchType, patch, options); err != nil {
+		return fmt.Errorf("writing Lease %s/%s: %w", s.Namespace, s.LeaseName, err)
+	}
+	return nil
+}
+
+// InitOptions configures [Source.Init].
+type InitOptions struct {
+	// Lease is the Lease to create, with the namespace and the name of the [Source].
+	Lease *coordinationv1.Lease
+	// Confirm asks the user whether to create the Lease although lockkeeper has run in the cluster, with the
+	// reason why that is dangerous. An error leaves the cluster as it is.
+	Confirm func(why string) error
+	// Tell is called with a sentence that says what Init waits for, and Within bounds that wait.
+	Tell   func(string)
+	Within time.Duration
+	// DryRun has the API server check the Lease and store nothing.
+	DryRun bool
+}
+
+// namespaceEvery is how often Init looks for a namespace that does not exist.
+const namespaceEvery = 2 * time.Second
+
+// Init creates the Lease that coordinators are elected by. It never changes a Lease that exists, and
+// returns it with created unset. While the namespace does not exist, Init waits for it; the error is
+// [ErrTimeout] if it waits for too long.
+//
+// A Lease that is missing may be one that a user deleted to stop the cluster. Creating it ends that
+// stop, so Init asks for a confirmation if lockkeeper has left a trace in the cluster.
+func (s *Source) Init(ctx context.Context, o InitOptions) (l *coordinationv1.Lease, created bool, err error) {
+	if l, err = s.existing(ctx); l != nil || err != nil {
+		return l, false, err
+	}
+	why, err := s.traces(ctx)
+	if err != nil {
+		return nil, false, err
+	}
+	if why != "" {
+		if err := o.Confirm(why); err != nil {
+			return nil, false, err
+		}
+	}
+	wait := time.NewTimer(o.Within)
+	defer wait.Stop()
+	for told := false; ; told = true {
+		l, err = s.createLease(ctx, o)
+		switch {
+		case err == nil:
+			return l, true, nil
+		case apierrors.IsAlreadyExists(err): // another user was faster
+			if l, err = s.existing(ctx); l == nil && err == nil {
+				err = fmt.Errorf("lease %s/%s was created and deleted by another user; run the command again", s.Namespace, s.LeaseName)
+			}
+			return l, false, err
+		case !s.noNamespace(err):
+			return nil, false, s.notCreated(ctx, err)
+		}
+		if !told {
+			o.Tell(fmt.Sprintf("namespace %s does not exist yet, or is being deleted; waiting for it. It is in the manifests: lockkeeper manifests --without-lease", s.Namespace))
+		}
+		select {
+		case <-ctx.Done():
+			return nil, false, ctx.Err()
+		case <-wait.C:
+			return nil, false, ErrTimeout
+		case <-time.After(namespaceEvery):
+		}
+	}
+}
+
+// existing returns the Lease, and nil only if the API server itself says that it does not exist.
+func (s *Source) existing(ctx context.Context) (*coordinationv1.Lease, error) {
+	l, refused, err := s.getLease(ctx)
+	switch {
+	case err == nil && refused != nil:
+		err = s.needsInit(refused)
+	case l != nil && l.DeletionTimestamp != nil:
+		err = fmt.Errorf("lease %s/%s is being deleted and waits for its finalizers (%s); run the command again when it is gone", s.Namespace, s.LeaseName, page.Named(l.Finalizers, 5))
+	}
+	if err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// traces says what lockkeeper has left in the cluster; "" means that it has never run there.
+func (s *Source) traces(ctx context.Context) (string, error) {
+	list, err := s.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return "", s.needsInit(fmt.Errorf("listing nodes: %w", err))
+	}
+	labels, annotations := v1alpha1.CoordinatorKeys()
+	hosts, led := 0, 0
+	for i := range list.Items {
+		n := &list.Items[i]
+		if _, runs := n.Annotations[v1alpha1.AnnotationHost]; runs {
+			hosts++
+		}
+		if hasAny(n.Labels, labels) || hasAny(n.Annotations, annotations) {
+			led++
+		}
+	}
+	view := s.WatchPolicies(nil)
+	if err := view.Load(ctx); err != nil && !errors.Is(err, kube.ErrNotServed) {
+		return "", s.needsInit(err)
+	}
+	switch {
+	case led > 0:
+		return fmt.Sprintf("a coordinator has written to %s", page.Plural(led, "node")), nil
+	case len(view.Progressing()) > 0:
+		return "a coordinator has written the status of policies", nil
+	case hosts > 0:
+		return fmt.Sprintf("lockkeeper runs on %s", page.Plural(hosts, "host")), nil
+	}
+	return "", nil
+}
+
+func hasAny(m map[string]string, keys []string) bool {
+	for _, key := range keys {
+		if _, ok := m[key]; ok {
+			return true
+		}
+	}
+	return false
+}
+
+// createLease sends the Lease once.
+func (s *Source) createLease(ctx context.Context, o InitOptions) (*coordinationv1.Lease, error) {
+	ctx, cancel := context.WithTimeout(ctx, kube.Timeout)
+	defer cancel()
+	options := metav1.CreateOptions{FieldManager: kube.FieldManager("admin")}
+	if o.DryRun {
+		options.DryRun = []string{metav1.DryRunAll}
+	}
+	l, err := s.Client.CoordinationV1().Leases(s.Namespace).Create(ctx, o.Lease, options)
+	if err == nil && (l.Name != s.LeaseName || l.Namespace != s.Namespace) {
+		err = fmt.Errorf("the answer is not Lease %s/%s; a proxy may have given it", s.Namespace, s.LeaseName)
+	}
+	return l, err
+}
+
+// noNamespace reports whether the API server refused the Lease because its namespace does not exist
+// or is being deleted.
+func (s *Source) noNamespace(err error) bool {
+	return kube.IsGone(err, corev1.Resource("namespaces"), s.Namespace) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause)
+}
+
+// notCreated explains why the Lease was not created, or that it may have been.
+func (s *Source) notCreated(ctx context.Context, err error) error {
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case kube.IsRefused(err):
+		return s.needsInit(fmt.Errorf("creating Lease %s/%s: %w", s.Namespace, s.LeaseName, err))
+	}
+	return fmt.Errorf("creating Lease %s/%s: %w; it may have been created: run the command again to see", s.Namespace, s.LeaseName, err)
+}
+
+// needsInit adds to a refusal what `lockkeeper init` requires.
+func (s *Source) needsInit(err error) error {
+	if !denied(err) {
+		return err
+	}
+	return fmt.Errorf("%w; `lockkeeper init` requires permission to get and create Leases in namespace %s, and to list nodes and disruptionpolicies", err, s.Namespace)
+}
