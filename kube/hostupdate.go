@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -24,6 +25,9 @@ import (
 type HostUpdates struct {
 	Client *Client
 	Node   string
+	// LeftOut, if not nil, is called after each write with the fields that were left out of the status,
+	// such as "status.blockers.kind", because the API server's schema refuses them.
+	LeftOut func(fields []string)
 }
 
 // Read is [ReadHostUpdate]. Of a HostUpdate with a status that this version cannot decode
@@ -171,38 +175,135 @@ func ListHostUpdates(ctx context.Context, client *Client) (all []v1alpha1.HostUp
 	}
 }
 
+// maxLeftOut bounds how many fields one Write leaves out, each after one more request.
+const maxLeftOut = 8
+
 // Write applies the HostUpdate, and creates it if there is none. Only the Node's own
 // host may; uid, the Node's, makes the Node the owner. It is server-side apply, so
 // that a field that is missing in the status is removed. Repeating it does no harm.
+//
+// The manifests may be older than the host. Then the schema may lack a field or a value of it, for
+// which the API server refuses the whole object. Write leaves such fields out, and writes the rest.
 func (h HostUpdates) Write(ctx context.Context, uid string, status *v1alpha1.HostUpdateStatus) error {
-	client, node := h.Client, h.Node
 	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
-	rest, err := client.OwnKinds()
-	if err != nil {
-		return err
-	}
 	body, err := json.Marshal(&v1alpha1.HostUpdate{
 		TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "HostUpdate"},
-		ObjectMeta: metav1.ObjectMeta{Name: node, OwnerReferences: []metav1.OwnerReference{
-			{APIVersion: "v1", Kind: "Node", Name: node, UID: types.UID(uid)},
+		ObjectMeta: metav1.ObjectMeta{Name: h.Node, OwnerReferences: []metav1.OwnerReference{
+			{APIVersion: "v1", Kind: "Node", Name: h.Node, UID: types.UID(uid)},
 		}},
 		Status: *status,
 	})
 	if err != nil {
-		return fmt.Errorf("encoding hostupdate %s: %w", node, err)
+		return fmt.Errorf("encoding hostupdate %s: %w", h.Node, err)
 	}
-	answer, err := rest.Patch(types.ApplyPatchType).Resource(v1alpha1.HostUpdateResource.Resource).Name(node).
-		Param("fieldManager", FieldManager("host")).Param("force", "true").Body(body).Do(ctx).Raw()
-	if err == nil {
-		if u, _ := decodeHostUpdate(answer); !isHostUpdate(u, node) {
-			err = errNotHostUpdate
+	var leftOut []string
+	for {
+		if err = h.apply(ctx, body); err == nil {
+			if h.LeftOut != nil {
+				h.LeftOut(leftOut)
+			}
+			return nil
+		}
+		fields := refusedFields(err)
+		if len(fields) == 0 || len(leftOut)+len(fields) > maxLeftOut {
+			return fmt.Errorf("writing hostupdate %s: %w", h.Node, err)
+		}
+		for _, field := range fields {
+			smaller, dropped, dropErr := dropField(body, field)
+			if dropErr != nil {
+				return fmt.Errorf("writing hostupdate %s: %w (leaving out %s: %w)", h.Node, err, field, dropErr)
+			}
+			body, leftOut = smaller, append(leftOut, dropped)
 		}
 	}
+}
+
+// apply sends a HostUpdate once.
+func (h HostUpdates) apply(ctx context.Context, body []byte) error {
+	rest, err := h.Client.OwnKinds()
 	if err != nil {
-		return fmt.Errorf("writing hostupdate %s: %w", node, err)
+		return err
+	}
+	result := rest.Patch(types.ApplyPatchType).Resource(v1alpha1.HostUpdateResource.Resource).Name(h.Node).
+		Param("fieldManager", FieldManager("host")).Param("force", "true").Body(body).Do(ctx)
+	if err := result.Error(); err != nil { // unlike Raw's error, it has the API server's message
+		return err
+	}
+	answer, err := result.Raw()
+	if err != nil {
+		return err
+	}
+	if u, _ := decodeHostUpdate(answer); !isHostUpdate(u, h.Node) {
+		return errNotHostUpdate
 	}
 	return nil
+}
+
+// undeclared finds the fields in the API server's message about a server-side apply with fields that the schema
+// lacks: ".status.blockers[0].kind: field not declared in schema".
+var undeclared = regexp.MustCompile(`\.(status\.[^\s:]+): field not declared in schema`)
+
+// listItem is the index or the key of an item in the path of a field.
+var listItem = regexp.MustCompile(`\[[^\]]*\]`)
+
+// refusedFields returns the fields of the status that the API server's answer says its schema refuses,
+// each once, without the items of lists: "status.blockers.kind".
+func refusedFields(err error) (fields []string) {
+	s := serverStatus(err)
+	if s == nil {
+		return nil
+	}
+	add := func(field string) {
+		field = listItem.ReplaceAllString(field, "")
+		if strings.HasPrefix(field, "status.") && !slices.Contains(fields, field) {
+			fields = append(fields, field)
+		}
+	}
+	for _, m := range undeclared.FindAllStringSubmatch(s.Message, maxLeftOut) {
+		add(m[1])
+	}
+	if s.Reason == metav1.StatusReasonInvalid && s.Details != nil {
+		for _, cause := range s.Details.Causes {
+			add(cause.Field)
+		}
+	}
+	return fields
+}
+
+// dropField removes a field from a JSON object, from all items where its path goes through a list. If the
+// field is not there, because the object lacks what the schema requires, it removes the field around
+// it. dropped is what it removed.
+func dropField(body []byte, field string) (smaller []byte, dropped string, err error) {
+	var obj map[string]any
+	if err := json.Unmarshal(body, &obj); err != nil {
+		return nil, "", err
+	}
+	path := strings.Split(field, ".")
+	for ; len(path) > 1; path = path[:len(path)-1] {
+		if deleteAt(obj, path) {
+			smaller, err = json.Marshal(obj)
+			return smaller, strings.Join(path, "."), err
+		}
+	}
+	return nil, "", errors.New("it is not in the status")
+}
+
+// deleteAt removes what is at a path, which goes through all items of lists, and reports whether it was there.
+func deleteAt(value any, path []string) (found bool) {
+	switch v := value.(type) {
+	case []any:
+		for _, item := range v {
+			found = deleteAt(item, path) || found
+		}
+	case map[string]any:
+		if len(path) > 1 {
+			return deleteAt(v[path[0]], path[1:])
+		}
+		_, found = v[path[0]]
+		delete(v, path[0])
+	}
+	return found
 }
 
 // hostController is the host's name in its Events.

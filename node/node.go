@@ -280,7 +280,9 @@ func (h *Host) Run(ctx context.Context) error {
 	wg.Go(func() { h.policies.Run(ctx) })
 	wg.Go(func() { h.events.Run(ctx) })
 	wg.Go(func() { h.conditions.Run(ctx) })
-	wg.Go(func() { h.hostUpdate.Run(ctx, kube.HostUpdates{Client: h.client, Node: h.name}) })
+	wg.Go(func() {
+		h.hostUpdate.Run(ctx, kube.HostUpdates{Client: h.client, Node: h.name, LeftOut: h.hostUpdate.LeftOut})
+	})
 	// Read the managers before the first observation. Otherwise the host could publish that it
 	// has no veto, and right after that publish one.
 	first, cancelFirst := context.WithTimeout(ctx, managersBound)

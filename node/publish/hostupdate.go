@@ -70,6 +70,7 @@ type HostUpdate struct {
 	// noted is the text of the last offline event, or of the last report before the API server
 	// became unreachable. notedPlace is the same text without the host's activity.
 	noted, notedPlace string
+	leftOut           []string // what the last write left out; see LeftOut
 }
 
 // Options are the parameters of a [HostUpdate].
@@ -349,6 +350,18 @@ func (p *HostUpdate) write(ctx context.Context, store Store) error {
 		p.changeOffline()
 	}
 	return nil
+}
+
+// LeftOut logs which fields of the status a write left out, whenever that changes: the manifests are older
+// than this version of lockkeeper.
+func (p *HostUpdate) LeftOut(fields []string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(fields) > 0 && !slices.Equal(fields, p.leftOut) {
+		p.Log.Warn("the schema of HostUpdate is older than this lockkeeper; the host publishes its HostUpdate without some fields, until you apply the manifests",
+			"left_out", fields)
+	}
+	p.leftOut = fields
 }
 
 // newLimiter limits the writes of a value that flaps: the first burst writes are not delayed, and
