@@ -15,6 +15,14 @@ const Prefix = "lockkeeper.dev/"
 // [HookAnnotation].
 const HookPrefix = "hook.lockkeeper.dev/"
 
+// Hosts may run a version that is newer than the cluster's admission policies. So a label or
+// annotation that a later version adds for hosts begins with LaterHostPrefix, and one for the
+// coordinator with LaterCoordinatorPrefix: policies that do not know the key know whose it is.
+const (
+	LaterHostPrefix        = Prefix + "host-"
+	LaterCoordinatorPrefix = Prefix + "coordinator-"
+)
+
 // Labels on a Node: what people and DaemonSets select on.
 const (
 	// LabelState says where in its turn a node is; see [State]. Only the

@@ -205,6 +205,8 @@ func values(o Options) []string {
 
 		"{{.Prefix}}", v1alpha1.Prefix,
 		"{{.HookPrefix}}", v1alpha1.HookPrefix,
+		"{{.LaterHost}}", v1alpha1.LaterHostPrefix,
+		"{{.LaterCoordinator}}", v1alpha1.LaterCoordinatorPrefix,
 		"{{.Labels}}", list(slices.Concat(hostLabels, coordinatorLabels, adminLabels)),
 		"{{.Annotations}}", list(slices.Concat(hostAnnotations, coordinatorAnnotations, adminAnnotations)),
 		"{{.HostLabels}}", list(hostLabels),

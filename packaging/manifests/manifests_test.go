@@ -207,12 +207,13 @@ func TestPoliciesNameTheKeys(t *testing.T) {
 		`variables.isOwnHost && !(k in ["lockkeeper.dev/wants", "lockkeeper.dev/os", "lockkeeper.dev/os-version", "lockkeeper.dev/group", ` +
 			`"lockkeeper.dev/host", "lockkeeper.dev/ack", "lockkeeper.dev/cordon"])`: 1,
 		`!variables.isOwnHost && k in ["lockkeeper.dev/managed", "lockkeeper.dev/paused", "lockkeeper.dev/detached", "lockkeeper.dev/request", "lockkeeper.dev/request-now", "lockkeeper.dev/retry"] + variables.hooks`: 1,
-		`!(k in ["lockkeeper.dev/state", "lockkeeper.dev/held"]) && variables.newLabels[?k] != variables.oldLabels[?k])`:                                                                                                1,
-		`variables.set.all(k, k in ["lockkeeper.dev/turn", "lockkeeper.dev/grant", "lockkeeper.dev/last", "lockkeeper.dev/runs", "lockkeeper.dev/expired"])`:                                                            1,
+		`variables.newLabels.filter(k, !(k in ["lockkeeper.dev/state", "lockkeeper.dev/held"] || k.startsWith("lockkeeper.dev/coordinator-"))`:                                                                          1,
+		`variables.set.all(k, k in ["lockkeeper.dev/turn", "lockkeeper.dev/grant", "lockkeeper.dev/last", "lockkeeper.dev/runs", "lockkeeper.dev/expired"] || k.startsWith("lockkeeper.dev/coordinator-"))`:             1,
 		`!(request.userInfo.username == "system:serviceaccount:elsewhere:lockkeeper-coordinator" || "lockkeeper:coordinators" in`:                                                                                       3, // everyone but the coordinator
 		`      request.userInfo.username == "system:serviceaccount:elsewhere:lockkeeper-coordinator" || "lockkeeper:coordinators" in`:                                                                                   3, // the coordinator
-		`&& !(k in ["lockkeeper.dev/wants"] && variables.takenOut))`:                                                                                                                                                    1,
-		`|| k in ["lockkeeper.dev/host", "lockkeeper.dev/ack"] && variables.takenOut)`:                                                                                                                                  1,
+		`&& !((k in ["lockkeeper.dev/wants"] || k.startsWith("lockkeeper.dev/host-")) && variables.takenOut))`:                                                                                                          1,
+		`|| (k in ["lockkeeper.dev/host", "lockkeeper.dev/ack"] || k.startsWith("lockkeeper.dev/host-")) && variables.takenOut)`:                                                                                        1,
+		`!(variables.isOwnHost && k.startsWith("lockkeeper.dev/host-"))`:                                                                                                                                                2,
 		`namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: "elsewhere"}}`:                                                                                                                                  1,
 	} {
 		if strings.Count(text, want) != times {

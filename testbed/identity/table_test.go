@@ -45,6 +45,8 @@ var hostActs = []act{
 	{"uncordon", node("id-a", `{"metadata":{"annotations":{"lockkeeper.dev/cordon":null}},"spec":{"unschedulable":null}}`), ""},
 	{"strip its keys", node("id-a", `{"metadata":{"labels":{"lockkeeper.dev/wants":null},"annotations":{"lockkeeper.dev/host":null,"lockkeeper.dev/ack":null}}}`), ""},
 	{"write its heartbeat", status("id-a", `{"status":{"conditions":[{"type":"Ready","status":"True"}],"nodeInfo":{"bootID":"b2"}}}`), ""},
+	// A host that is newer than the manifests, in one write with a key that they know.
+	{"write a key of a later version", node("id-a", `{"metadata":{"labels":{"lockkeeper.dev/wants":"reboot","lockkeeper.dev/host-next":"x"},"annotations":{"lockkeeper.dev/host-later":"x"}}}`), ""},
 	{"label itself with a label of others", node("id-a", label("example.com/rack", `"7"`)), ""},
 	{"annotate itself through status", status("id-a", annotation("example.com/volumes", `"2"`)), ""},
 	{"get the Lease", getLease, ""},
@@ -73,6 +75,7 @@ var hostActs = []act{
 	{"confirm a hook that its turn does not wait for", node("id-a", annotation("hook.lockkeeper.dev/other", `"t2"`)), prefixes},
 	{"claim the end of a pause", node("id-a", annotation("lockkeeper.dev/expired", `"x"`)), keys},
 	{"invent a key", node("id-a", label("lockkeeper.dev/x", `"x"`)), prefixes},
+	{"write a later version's key of the coordinator", node("id-a", annotation("lockkeeper.dev/coordinator-next", `"x"`)), prefixes},
 	{"get itself deleted by the garbage collector", node("id-a", owned), restriction},
 	{"hide a forged state behind its own word", node("id-a", `{"metadata":{"labels":{"lockkeeper.dev/wants":"drain","lockkeeper.dev/state":"idle"}}}`), keys},
 
@@ -112,10 +115,13 @@ var coordinatorActs = []act{
 	{"end a turn", node("id-a", `{"metadata":{"labels":{"lockkeeper.dev/state":"idle"},"annotations":{"lockkeeper.dev/turn":null,"lockkeeper.dev/grant":null,"lockkeeper.dev/last":"{}","lockkeeper.dev/request":null,"lockkeeper.dev/request-now":null,"hook.lockkeeper.dev/backup":null}}}`), ""},
 	{"release a node with the keys of its host", node("id-b", `{"metadata":{"labels":{"lockkeeper.dev/state":null,"lockkeeper.dev/wants":null,"lockkeeper.dev/held":"Detached"},"annotations":{"lockkeeper.dev/cordon":null,"lockkeeper.dev/host":null,"lockkeeper.dev/ack":null}}}`), ""},
 	{"remove a pause that has ended", nodeAs(kube.FieldManager("coordinator"), "id-a", `{"metadata":{"annotations":{"lockkeeper.dev/paused":null,"lockkeeper.dev/expired":"now"}}}`), ""},
+	// A coordinator that is newer than the manifests.
+	{"write a key of a later version", node("id-a", `{"metadata":{"labels":{"lockkeeper.dev/held":"Budget","lockkeeper.dev/coordinator-next":"x"},"annotations":{"lockkeeper.dev/coordinator-later":"x"}}}`), ""},
 	{"read a Node", getNode("id-a"), ""},
 	{"read the Lease", getLease, ""},
 	{"take the Lease", updateLease, ""},
 
+	{"write a later version's key of a host", node("id-a", annotation("lockkeeper.dev/host-next", `"x"`)), coordinator},
 	{"speak for a host", node("id-a", label("lockkeeper.dev/wants", `"nothing"`)), coordinator},
 	{"ack for a host", node("id-a", annotation("lockkeeper.dev/ack", `"x"`)), coordinator},
 	{"mark a cordon", node("id-a", annotation("lockkeeper.dev/cordon", `"x"`)), coordinator},
@@ -211,6 +217,8 @@ var adminActs = []act{
 	{"forge a grant", node("id-a", annotation("lockkeeper.dev/grant", `"{}"`)), keys},
 	{"speak for a host", node("id-a", label("lockkeeper.dev/wants", `"nothing"`)), keys},
 	{"mark a cordon", node("id-b", annotation("lockkeeper.dev/cordon", `"mine"`)), keys},
+	{"write a later version's key of a host", node("id-a", annotation("lockkeeper.dev/host-next", `"x"`)), prefixes},
+	{"write a later version's key of the coordinator", node("id-a", annotation("lockkeeper.dev/coordinator-next", `"x"`)), prefixes},
 	{"mistype an annotation", node("id-a", annotation("lockkeeper.dev/puased", `"x"`)), prefixes},
 	{"mistype a label", node("id-a", label("lockkeeper.dev/manged", `"false"`)), prefixes},
 	{"take an annotation for a label", node("id-a", label("lockkeeper.dev/paused", `"x"`)), prefixes},
