@@ -54,6 +54,12 @@ var resources = map[schema.GroupKind]schema.GroupVersionResource{
 // ApplyLockkeeper returns when the API server enforces the objects. An admission policy that was changed, and not only bound or created,
 // may take one more second.
 func (cp *ControlPlane) ApplyLockkeeper(ctx context.Context) error {
+	return cp.ApplyChanged(ctx, func(*unstructured.Unstructured) {})
+}
+
+// ApplyChanged is [ControlPlane.ApplyLockkeeper] with objects that a test has changed, such as those of another version. change must not remove
+// what ApplyLockkeeper waits for: the admission policy lockkeeper-hostupdates, and the hosts' right to write HostUpdates.
+func (cp *ControlPlane) ApplyChanged(ctx context.Context, change func(*unstructured.Unstructured)) error {
 	client, err := dynamic.NewForConfig(cp.AdminConfig())
 	if err != nil {
 		return fmt.Errorf("applying lockkeeper's objects: %w", err)
@@ -70,6 +76,7 @@ func (cp *ControlPlane) ApplyLockkeeper(ctx context.Context) error {
 		} else if err != nil {
 			return fmt.Errorf("parsing lockkeeper's objects: %w", err)
 		}
+		change(obj)
 		if err := apply(ctx, client, obj); err != nil {
 			return fmt.Errorf("applying %s %s: %w", obj.GetKind(), obj.GetName(), err)
 		}
