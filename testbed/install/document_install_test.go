@@ -33,6 +33,7 @@ const (
 type installation struct {
 	t     *testing.T
 	cp    *controlplane.ControlPlane
+	dir   string // of the person who installs
 	page  string
 	shell *walkthrough.Shell
 	steps []walkthrough.Step
@@ -46,6 +47,7 @@ func begin(t *testing.T, page string) *installation {
 	// In the directory of the person who installs lie the package and nothing else. Its path is short, a socket lies in it.
 	dir, err := os.MkdirTemp("", "install-")
 	must(t, err)
+	in.dir = dir
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	must(t, os.WriteFile(filepath.Join(dir, "lockkeeper_1.0.0_amd64.deb"), []byte("a package"), 0o644))
 	byName := map[string]walkthrough.Host{}
