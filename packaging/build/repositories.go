@@ -33,6 +33,8 @@ func (b *build) aptRepository(ctx context.Context, archs []string, made string) 
 		if err != nil {
 			return err
 		}
+		// Stores of objects, which are web servers too, do not take ./ out of a name.
+		index = bytes.ReplaceAll(index, []byte("\nFilename: ./"), []byte("\nFilename: "))
 		if err := os.WriteFile(filepath.Join(dir, "Packages"), index, 0o644); err != nil {
 			return err
 		}

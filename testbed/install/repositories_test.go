@@ -16,7 +16,7 @@ import (
 // publishedAt is the address that the artifacts are built for.
 const publishedAt = "https://downloads.example.com/lockkeeper"
 
-// website serves a directory of artifacts on the loopback, as a static web server does. It puts its own address in the place of
+// website serves a directory of artifacts on the loopback, as a static web server does, and only under their exact names. It puts its own address in the place of
 // publishedAt, and changes what a test wants changed.
 type website struct {
 	url string
@@ -29,7 +29,7 @@ func publish(t *testing.T, dir string) *website {
 	s := httptest.NewServer(http.HandlerFunc(func(out http.ResponseWriter, in *http.Request) {
 		path := strings.TrimPrefix(in.URL.Path, "/")
 		data, other := w.replace[path]
-		if !other {
+		if !other && path == filepath.Clean(path) {
 			var err error
 			if data, err = os.ReadFile(filepath.Join(dir, filepath.Clean("/"+path))); err != nil {
 				data = nil
