@@ -237,7 +237,7 @@ func (j *fleetJudge) critical(h *fleetHost, r *faultproxy.Request) {
 	for i := range list.Items {
 		p := &list.Items[i]
 		g := j.f.groupOf(p)
-		if g == nil || g.critical() || g.fate == stays || g.fate == blocks || time.Since(p.CreationTimestamp.Time) < 5*time.Second && j.f.begun.Load() && j.came(p.UID) {
+		if g == nil || g.critical() || g.fate == stays || g.fate == blocks || time.Since(p.CreationTimestamp.Time) < 5*time.Second+j.f.slack() && j.came(p.UID) {
 			continue
 		}
 		if d := p.DeletionTimestamp; d != nil && time.Since(d.Time) > 10*time.Second-slack || d == nil && g.returns > 1 && j.came(p.UID) {
@@ -264,7 +264,7 @@ func (j *fleetJudge) came(uid types.UID) bool {
 // early judges the pods that are left on a node although a run of its drain has ended: only pods that its watch could not
 // have shown may be.
 func (j *fleetJudge) early(h *fleetHost, left []drain.Left) {
-	const late = 5 * time.Second
+	late := 5*time.Second + j.f.slack()
 	h.mu.Lock()
 	unread := h.unread
 	h.mu.Unlock()
@@ -292,7 +292,7 @@ func (j *fleetJudge) unnamed(h *fleetHost) (all []string) {
 		switch {
 		case s.node != h.node || s.gone || s.group == nil || s.group.fate == stays:
 		case slices.ContainsFunc(blockers, func(b drain.Blocker) bool { return b.UID == s.uid }):
-		case !s.deadline.IsZero() && time.Since(s.deadline) < 12*time.Second, time.Since(s.created) < 5*time.Second, others && s.group.critical():
+		case !s.deadline.IsZero() && time.Since(s.deadline) < 12*time.Second+j.f.slack(), time.Since(s.created) < 5*time.Second+j.f.slack(), others && s.group.critical():
 		default:
 			all = append(all, s.name)
 		}
@@ -331,7 +331,6 @@ func (j *fleetJudge) requests(h *fleetHost) {
 	slices.SortFunc(all, func(a, b faultproxy.Record) int { return a.Time.Compare(b.Time) })
 	last := map[types.UID]*faultproxy.Record{} // the last write about each pod
 	sent := map[types.UID]bool{}               // deletions
-	var open []time.Time                       // ends of the writes under way
 	for i := range all {
 		r := &all[i]
 		if !r.Write() {
@@ -340,10 +339,6 @@ func (j *fleetJudge) requests(h *fleetHost) {
 		}
 		if h.stoppedAt(r.Time) {
 			j.broke("%s was sent, and no drain ran", r)
-		}
-		open = slices.DeleteFunc(open, func(end time.Time) bool { return !end.After(r.Time) })
-		if open = append(open, r.Time.Add(r.Took)); len(open) > drain.DefaultConcurrency {
-			j.broke("%d evictions of %s were under way at once", len(open), h.node)
 		}
 		uid, grace := targetOf(r.Label)
 		s := j.pods[uid]
@@ -380,7 +375,7 @@ func (j *fleetJudge) again(h *fleetHost, s *seenPod, was, r *faultproxy.Record) 
 		return
 	}
 	pause := r.Time.Sub(was.Time.Add(was.Took))
-	least := 450 * time.Millisecond // the drain's shortest delay is 0.5 s
+	least := 950 * time.Millisecond // the drain's shortest delay is 1 s
 	if was.Outcome == faultproxy.Answered && was.Code/100 == 2 {
 		least = 25 * time.Second
 	}
@@ -389,7 +384,7 @@ func (j *fleetJudge) again(h *fleetHost, s *seenPod, was, r *faultproxy.Record) 
 			least = max(least, l.d-50*time.Millisecond)
 		}
 	}
-	if pause < least {
+	if pause < least-j.f.slack()/10 {
 		j.broke("pod %s was asked for again after %v, expected at least %v: %v, then %v", s.name, pause.Round(time.Millisecond), least, was, r)
 	}
 }

@@ -234,6 +234,7 @@ type fleet struct {
 
 	ctx          context.Context
 	begun, ended atomic.Bool
+	slowest      atomic.Int64 // the longest answer to probe
 	tasks        sync.WaitGroup
 	binding      sync.Mutex // held while a pod is bound to a drained node, or a host lists its pods for the last time
 
@@ -343,10 +344,7 @@ func pauseFor(ctx context.Context, d time.Duration) {
 
 // play drains the fleet's nodes.
 func (f *fleet) play() {
-	limit := 2 * time.Minute
-	if f.plan.long {
-		limit = 5 * time.Minute
-	}
+	const limit = 5 * time.Minute
 	drains, cancel := context.WithTimeout(f.ctx, limit)
 	defer cancel()
 	for _, g := range f.plan.groups {
@@ -362,10 +360,11 @@ func (f *fleet) play() {
 		f.tasks.Go(func() { f.late(drains) })
 	}
 	f.tasks.Go(func() { f.move(drains) })
+	f.tasks.Go(func() { f.probe(drains) })
 	worst := f.obstacles(drains)
 	// The stated bound: from the end of the last obstacle on, as long as the drain may pause before its next attempt, then the grace
-	// periods of both groups, and 20 s for faults, the controllers and a busy machine.
-	bound := time.After(worst + 20*time.Second)
+	// periods of both groups, and 20 s for faults and the controllers.
+	bound := time.After(worst + 20*time.Second + f.slack())
 	for _, h := range f.hosts {
 		select {
 		case <-h.done:
@@ -386,6 +385,21 @@ func (f *fleet) play() {
 		f.judge.end(h)
 	}
 }
+
+// probe measures how slow the machine is: how long the API server takes for a small request.
+func (f *fleet) probe(ctx context.Context) {
+	for ctx.Err() == nil && !f.ended.Load() {
+		began := time.Now()
+		_, _ = f.w.admin.CoreV1().Namespaces().Get(ctx, f.w.space, metav1.GetOptions{})
+		if took := int64(time.Since(began)); took > f.slowest.Load() {
+			f.slowest.Store(took)
+		}
+		pauseFor(ctx, 200*time.Millisecond)
+	}
+}
+
+// slack is what a slow machine adds to each bound. A request takes some 10 ms on one that is not.
+func (f *fleet) slack() time.Duration { return 10 * time.Duration(f.slowest.Load()) }
 
 // obstacles waits until the obstacles are named, and removes them. It returns how long the drains may take from then on.
 func (f *fleet) obstacles(ctx context.Context) time.Duration {
@@ -441,7 +455,7 @@ func (f *fleet) obstacles(ctx context.Context) time.Duration {
 func (f *fleet) steady(ctx context.Context) {
 	for _, h := range f.hosts {
 		var left []string
-		for end := time.Now().Add(15 * time.Second); time.Now().Before(end) && ctx.Err() == nil; pauseFor(ctx, 50*time.Millisecond) {
+		for end := time.Now().Add(15*time.Second + f.slack()); time.Now().Before(end) && ctx.Err() == nil; pauseFor(ctx, 50*time.Millisecond) {
 			if left = f.judge.unnamed(h); h.isDone() || len(left) == 0 {
 				left = nil
 				break
@@ -481,7 +495,7 @@ func (f *fleet) named(ctx context.Context, g *group) bool {
 			}
 			return true
 		}
-		if time.Since(began) > patience {
+		if time.Since(began) > patience+f.slack() {
 			var said []string
 			for _, h := range f.hosts {
 				said = append(said, h.blockers()...)
@@ -500,7 +514,7 @@ func (f *fleet) gone(ctx context.Context, g *group, since time.Time, within time
 		return // they wait for others; the bound of the whole drain counts
 	}
 	for ctx.Err() == nil && len(f.judge.on(g)) > 0 {
-		if time.Since(since) > within {
+		if time.Since(since) > within+f.slack() {
 			f.judge.breaks("%v after the end of %s, %d pods are left (%s)", within.Round(time.Second), g.obstacle.name, len(f.judge.on(g)), g)
 			return
 		}
