@@ -232,16 +232,19 @@ type Shape struct {
 
 // minFaults and maxFaults are how many faults a plan has, each order of magnitude as likely as the next: rare sequences need calm
 // around them, rare meetings a storm. The last burst may add mostAtOnce more.
-const minFaults, maxFaults, mostAtOnce = 100, 2400, 6
+const minFaults, maxFaults, mostAtOnce = 100, 1200, 6
 
 // NewPlan makes a plan from a seed. The same seed and shape make the same plan.
 func NewPlan(seed uint64, s Shape) Plan {
 	g := &generator{rand.New(rand.NewPCG(seed, 0x6c6f636b)), s, weights(s.Hostile)}
 	p := Plan{Seed: seed, Length: s.Length}
 	for n := logUniform(g.Rand, minFaults, maxFaults); float64(len(p.Faults)) < n; {
-		if g.IntN(8) == 0 {
+		switch k := g.IntN(16); {
+		case k == 0:
+			p.Faults = append(p.Faults, g.aimed()...)
+		case k <= 2:
 			p.Faults = append(p.Faults, g.burst()...)
-		} else {
+		default:
 			p.Faults = append(p.Faults, g.fault())
 		}
 	}

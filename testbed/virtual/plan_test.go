@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -36,7 +37,7 @@ func TestPlansAreRepeatable(t *testing.T) {
 	}
 }
 
-// TestPlansHaveEveryKind: plans have 40 to 405 faults, and two hundred plans have every kind in each of its modes, and every class.
+// TestPlansHaveEveryKind: plans have the number of faults that they may have, and two hundred plans have every kind in each of its modes, and every class.
 func TestPlansHaveEveryKind(t *testing.T) {
 	seen, classes := map[Kind]map[string]bool{}, map[string]bool{}
 	for seed := range uint64(200) {
@@ -99,6 +100,33 @@ func TestPlansHaveEveryKind(t *testing.T) {
 	for _, f := range NewPlan(3, harmless).Faults {
 		if f.Kind.spec().hostile {
 			t.Errorf("%v in a plan without attackers", f)
+		}
+	}
+}
+
+// TestAims: every sequence of faults that has to meet is a plan's, in each of its forms, and only an attacker's plans have a thief.
+func TestAims(t *testing.T) {
+	for _, hostile := range []bool{false, true} {
+		g := generator{Rand: rand.New(rand.NewPCG(1, 1)), shape: shape}
+		g.shape.Hostile = hostile
+		seen := map[string]bool{}
+		for range 500 {
+			for _, f := range g.aimed() {
+				seen[string(f.Kind)+" "+f.Mode] = true
+				if f.At.N < 1 || f.At.N > 200 || f.On != "" && !slices.Contains(shape.Hosts, f.On) {
+					t.Errorf("%v: its trigger or its host does not exist", f)
+				}
+			}
+		}
+		for _, want := range []string{"bus-slow 1s", "bus-slow 4s", "logind stall", "repeat second", "lost error", "watch-hang "} {
+			if !seen[want] {
+				t.Errorf("no sequence has %q", want)
+			}
+		}
+		for _, mode := range []string{"grant-only", "grant-force", "grant-skip"} {
+			if seen["thief "+mode] != hostile {
+				t.Errorf("hostile %t: there is a thief with %s: %t", hostile, mode, !hostile)
+			}
 		}
 	}
 }

@@ -1,0 +1,62 @@
+package virtual
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+)
+
+// aim is a sequence of faults that has to meet in one place to show anything. Faults that are chosen one by one hardly ever do.
+type aim struct {
+	// faults are lines of a plan. HOST stands for a host, N for a number from 1 to often.
+	faults string
+	often  int
+	// choices are what other words stand for.
+	choices map[string][]string
+}
+
+// grants are the states in which a turn begins.
+var grants = []string{string(v1alpha1.StateBeforeDrain), string(v1alpha1.StateDraining)}
+
+var aims = []aim{
+	// The start of hook units waits for a slow bus, until the host's reads are old.
+	{`HOST#N:host,patch,nodes,ack,BEFORE@answered bus-slow HOST for=2m0s mode=SLOW`, 3, map[string][]string{
+		"BEFORE": {"before-drain,seen", "draining,done", "rebooting,done"}, "SLOW": {"1s", "2s", "4s"},
+	}},
+	// logind is away between a host's last question and its call for a reboot, and comes back.
+	{`HOST#N:sessions logind HOST for=LONG mode=stall`, 9, map[string][]string{
+		"LONG": {"15s", "40s", "2m0s"},
+	}},
+	// A proxy repeats a grant and answers with the conflict of the second one, and its sender can neither read the Node nor see it.
+	{`*#N:coordinator,patch,nodes,state,GRANT repeat for=10ms mode=second
+*#N:coordinator,patch,nodes,state,GRANT>coordinator,get,nodes lost mode=error times=20
+*#N:coordinator,patch,nodes,state,GRANT watch-hang for=1m0s`, 4, map[string][]string{"GRANT": grants}},
+	// A thief grants turns of the present leader, whose watches show it nothing, to hosts whose pods cannot all be evicted.
+	{`*#N:coordinator,update,leases watch-hang for=3m0s
+*#N:coordinator,update,leases+100ms budget HOST for=5m0s
+*#N:coordinator,update,leases+1s thief for=2m0s mode=THEFT`, 200, map[string][]string{
+		"THEFT": {"grant-only", "grant-only", "grant-force", "grant-skip"},
+	}},
+}
+
+// aimed returns one of the sequences.
+func (g *generator) aimed() (faults []Fault) {
+	for {
+		a := pick(g.Rand, aims)
+		text := strings.NewReplacer("HOST", pick(g.Rand, g.shape.Hosts), "#N:", fmt.Sprintf("#%d:", 1+g.IntN(a.often))).Replace(a.faults)
+		for _, word := range slices.Sorted(maps.Keys(a.choices)) { // in order: the same seed makes the same plan
+			text = strings.ReplaceAll(text, word, pick(g.Rand, a.choices[word]))
+		}
+		p, err := Parse(fmt.Sprintf("plan seed=0 length=%v\n%s\n", time.Minute, text))
+		if err != nil {
+			panic(fmt.Sprintf("a sequence of faults: %v", err))
+		}
+		if hostile := func(f Fault) bool { return f.Kind.spec().hostile }; g.shape.Hostile || !slices.ContainsFunc(p.Faults, hostile) {
+			return p.Faults
+		}
+	}
+}
