@@ -12,13 +12,14 @@ import (
 const MaxLoadBalancerDelay = 10 * time.Minute
 
 // Exclusions say which programs are to leave a node alone while a turn drains and disrupts
-// it. A turn without a drain sets nothing.
+// it. A turn without a drain sets nothing: it does not cordon the node, and the mark of the
+// cordon is the only record of which keys are lockkeeper's to remove.
 //
 // +kubebuilder:object:generate=true
 type Exclusions struct {
 	// ExcludeFromLoadBalancers is whether a turn sets the label
 	// node.kubernetes.io/exclude-from-external-load-balancers with its cordon, so that
-	// cloud load balancers send the node no new traffic.
+	// cloud load balancers send the node no new traffic. A turn without a drain sets none.
 	//
 	// +optional
 	// +kubebuilder:default=false
@@ -34,14 +35,14 @@ type Exclusions struct {
 	LoadBalancerDelay metav1.Duration `json:"loadBalancerDelay"`
 	// DisableScaleDown is whether a turn sets the annotation
 	// cluster-autoscaler.kubernetes.io/scale-down-disabled to true with its cordon, so that
-	// the cluster autoscaler does not remove the node.
+	// the cluster autoscaler does not remove the node. A turn without a drain sets none.
 	//
 	// +optional
 	// +kubebuilder:default=false
 	DisableScaleDown bool `json:"disableScaleDown,omitempty"`
 	// ExcludeFromRemediation is whether a turn sets the label
 	// remediation.medik8s.io/exclude-from-remediation to true with its cordon, so that
-	// medik8s does not fence the node while it reboots.
+	// medik8s does not fence the node while it reboots. A turn without a drain sets none.
 	//
 	// +optional
 	// +kubebuilder:default=false
