@@ -136,6 +136,11 @@ func TestBlockedBeforeTheGrant(t *testing.T) {
 		veto("after it", v1alpha1.ReasonDrainBlocked, text)
 		time.Sleep(time.Second)
 		blockedBy("after it", fmt.Sprintf(blocker, time.Second))
+		undrained := h.observe(t.Context())
+		undrained.Sources.Drains = false
+		if got := h.blockedBy(&undrained); len(got) > 0 {
+			t.Errorf("a plan without a drain is blocked by %v", got)
+		}
 		api.pods = api.pods[:1]
 		time.Sleep(h.podManagers.every / 5)
 		veto("the job has ended", "", "")

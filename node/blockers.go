@@ -94,7 +94,7 @@ func (h *Host) blockedBy(o *step.Observation) []v1alpha1.Blocker {
 	if text := h.sourcesError(o); text != "" {
 		all = append(all, sourceBlocker(text))
 	}
-	if !n.InTurn() && o.Blocking.Pods != "" && !o.Blocking.Off {
+	if !n.InTurn() && o.Sources.Drains && o.Blocking.Pods != "" && !o.Blocking.Off {
 		for _, b := range h.podManagers.blockers {
 			all = append(all, podBlocker(b)) // they hold the grant
 		}
