@@ -219,7 +219,6 @@ func (f *fleet) move(ctx context.Context) {
 // fleetGuard is a webhook that refuses evictions, of the groups that have it as their obstacle.
 type fleetGuard struct {
 	fleets sync.Map // *fleet by namespace
-	hook   *admissionv1.ValidatingWebhookConfiguration
 	server *httptest.Server
 }
 

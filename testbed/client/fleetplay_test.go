@@ -86,7 +86,7 @@ func newFleetHost(f *fleet, node string) (*fleetHost, error) {
 		default:
 		}
 	}
-	h.drain = effect.NewDrain(client, node, slog.New(slog.DiscardHandler), wake, h.deleted)
+	h.drain = effect.NewDrain(client, node, slog.New(slog.DiscardHandler), wake, h.deleted, func(context.Context) {})
 	return h, nil
 }
 

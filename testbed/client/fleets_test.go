@@ -60,7 +60,6 @@ type fleetSum struct {
 	mu                                           sync.Mutex
 	fleets, failed                               int
 	pods, evictions, deletions, refusals, faults int
-	obstacles                                    map[string]int
 }
 
 func (s *fleetSum) add(passed bool) {

@@ -96,8 +96,12 @@ func campaign(t *testing.T, name string, within time.Duration, plan func(uint64,
 				t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
 					o := scenario(seed)
 					p := plan(seed, o.shape(planLength))
-					if a := p.attack(); a.Thief || len(a.Liars) > 0 {
+					a := p.attack()
+					if a.Thief || len(a.Liars) > 0 {
 						o.Canary = 0 // a canary that lies delays the others for as long as it wants, and a thief writes any record
+					}
+					if a.Thief {
+						o.Blackout = span{} // a thief grants turns at any time
 					}
 					res := run(t, o, p, false)
 					c.add(o.Hosts, &res)
