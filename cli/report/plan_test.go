@@ -367,7 +367,7 @@ func TestPlanJSON(t *testing.T) {
 			"nodes": []any{map[string]any{
 				"name": "n1", "ahead": 0.0, "beginsIn": "8h55m55s",
 				"evict": append(pods("Unmanaged", "shop/cart-1", "shop/pay-1", "shop/sick-1"), pods("Managed", "shop/web-1", "shop/web-2")...),
-				"wait":  pods("Terminating", "db/pg-1"), "block": pods("BlockedByPolicy", "db/pg-0"),
+				"wait":  pods("Terminating", "db/pg-1"), "block": pods("BlockedByPolicy", "db/pg-0"), "blockLimit": map[string]any{"then": "Hold"},
 				"leave": slices.Concat(pods("MirrorPod", "kube-system/etcd"), pods("DaemonSet", "kube-system/proxy"), pods("SkippedByPolicy", "shop/cache-1"), pods("Finished", "shop/job-1")),
 				"blocking": []any{
 					map[string]any{"budgets": []any{"shop/cart", "shop/cart-too"}, "why": "the API server evicts no pod with more than one budget", "pods": []any{"shop/cart-1"}},

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/turn"
 )
 
 // lie is what a thief with a kubelet's credential writes to the Node of that kubelet. It is only what Kubernetes and the admission policies
@@ -285,7 +286,10 @@ func endLies(e *executor, f Fault) {
 	if len(gone) > 0 {
 		e.people.patchNode(admin, f.On, map[string]any{"metadata": map[string]any{"annotations": gone}})
 	}
-	if name == "mark" || name == "cordon-flap" {
+	// Without the mark, lockkeeper cannot know that the cordon is its own.
+	now := turn.FromNode(n)
+	unmarked := strings.HasPrefix(name, "mark-") && n.Spec.Unschedulable && !now.OwnCordon()
+	if name == "mark" || name == "cordon-flap" || unmarked {
 		e.people.patchNode(admin, f.On, cordon(false))
 	}
 }
