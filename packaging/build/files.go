@@ -65,6 +65,7 @@ var repositoryFiles = []file{
 	{Src: "packaging/deb/lintian-overrides", Dst: "/usr/share/lintian/overrides/lockkeeper", Only: deb},
 	{Src: "LICENSE", Dst: "/usr/share/licenses/lockkeeper/LICENSE", Type: "license", Only: []string{"rpm", "sysext"}},
 	{Src: "README.md", Dst: doc + "README.md", Type: "doc", Only: packages},
+	{Src: "SECURITY.md", Dst: doc + "SECURITY.md", Type: "doc", Only: packages},
 	{Src: "packaging/completions/lockkeeper.bash", Dst: "/usr/share/bash-completion/completions/lockkeeper"},
 	{Src: "packaging/completions/lockkeeper.zsh", Dst: "/usr/share/zsh/vendor-completions/_lockkeeper", Only: deb},
 	{Src: "packaging/completions/lockkeeper.zsh", Dst: "/usr/share/zsh/site-functions/_lockkeeper", Only: rpm},

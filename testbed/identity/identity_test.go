@@ -183,7 +183,7 @@ func fixture(t *testing.T) {
 		})
 	}
 	stop := func(ctx context.Context, text string) {
-		_, err := leases(cp.Client()).Patch(ctx, controlplane.LockkeeperLease, types.MergePatchType, []byte(annotation(v1alpha1.AnnotationStop, text)), metav1.PatchOptions{})
+		_, err := leases(cp.Client()).Patch(ctx, controlplane.LockkeeperLease, types.MergePatchType, []byte(annotation(v1alpha1.AnnotationStop, text)), metav1.PatchOptions{FieldManager: "an-admin"})
 		must(t, err)
 	}
 	for name, spec := range map[string]string{

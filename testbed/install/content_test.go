@@ -41,6 +41,7 @@ drwxr-xr-x /etc/lockkeeper/
 -rw-r--r-- /usr/share/bash-completion/completions/lockkeeper
 -rw-r--r-- /usr/share/doc/lockkeeper/CHANGELOG.md.gz
 -rw-r--r-- /usr/share/doc/lockkeeper/README.md
+-rw-r--r-- /usr/share/doc/lockkeeper/SECURITY.md
 -rw-r--r-- /usr/share/doc/lockkeeper/changelog.gz
 -rw-r--r-- /usr/share/doc/lockkeeper/copyright
 @PAGES@
@@ -81,6 +82,7 @@ drwxr-xr-x /etc/lockkeeper
 -rw-r--r-- /usr/share/bash-completion/completions/lockkeeper
 -rw-r--r-- /usr/share/doc/lockkeeper/CHANGELOG.md.gz
 -rw-r--r-- /usr/share/doc/lockkeeper/README.md
+-rw-r--r-- /usr/share/doc/lockkeeper/SECURITY.md
 @PAGES@
 -rw-r--r-- /usr/share/doc/lockkeeper/examples/monitoring/dashboard.json
 -rw-r--r-- /usr/share/doc/lockkeeper/examples/monitoring/lockkeeper.rules.yaml
@@ -208,7 +210,7 @@ func TestSums(t *testing.T) {
 	}
 	var want bytes.Buffer
 	for _, e := range entries {
-		if e.Name() != "SHA256SUMS" {
+		if e.Name() != "SHA256SUMS" && !e.IsDir() {
 			want.WriteString(sumOf(t, filepath.Join(dist(t), e.Name())) + "  " + e.Name() + "\n")
 		}
 	}

@@ -35,7 +35,10 @@ const (
 // TestGitOpsAsWritten runs each line of docs/gitops.md. kubectl stands for the tool.
 func TestGitOpsAsWritten(t *testing.T) {
 	t.Parallel()
-	in := begin(t, "gitops.md")
+	cp, err := controlplane.Start(context.WithoutCancel(t.Context()), controlplane.Options{}) // nothing of lockkeeper may be there
+	must(t, err)
+	t.Cleanup(func() { must(t, cp.Stop()) })
+	in := beginOn(t, cp, "gitops.md")
 	in.next("Write the manifests into the repository")
 	in.typed(applied)
 	if _, err := in.lease(); !apierrors.IsNotFound(err) {

@@ -40,8 +40,10 @@ type installation struct {
 	hosts []*host
 }
 
-func begin(t *testing.T, page string) *installation {
-	cp := pool.Take(t)
+// begin returns a user on a control plane of the pool, which may have lockkeeper's objects already.
+func begin(t *testing.T, page string) *installation { return beginOn(t, pool.Take(t), page) }
+
+func beginOn(t *testing.T, cp *controlplane.ControlPlane, page string) *installation {
 	in := &installation{t: t, cp: cp}
 	in.read(page)
 	// In the directory of the person who installs lie the package and nothing else. Its path is short, a socket lies in it.
