@@ -208,13 +208,15 @@ func TestSums(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// The sums have a signature of their own, and so have the repositories, whose files name the key.
+	others := []string{"SHA256SUMS", "SHA256SUMS.gpg", "lockkeeper.asc", "lockkeeper.gpg", "lockkeeper.repo", "lockkeeper.sources"}
 	var want bytes.Buffer
 	for _, e := range entries {
-		if e.Name() != "SHA256SUMS" && !e.IsDir() {
+		if !e.IsDir() && !slices.Contains(others, e.Name()) {
 			want.WriteString(sumOf(t, filepath.Join(dist(t), e.Name())) + "  " + e.Name() + "\n")
 		}
 	}
-	if len(entries) != 10 || string(sums) != want.String() {
+	if bytes.Count(sums, []byte("\n")) != 15 || string(sums) != want.String() {
 		t.Errorf("SHA256SUMS:\n%s\nthe files:\n%s", sums, want.String())
 	}
 }
