@@ -149,7 +149,7 @@ func (c *canary) lacks(version string) string {
 }
 
 // earliest returns a time before which no node of the line is granted a turn for the OS
-// version, whatever happens, except that an admin edits the policies.
+// version, unless an admin edits the policies.
 func (c *canaries) earliest(l *line, version string) (at time.Time) {
 	for _, after := range l.After {
 		for _, name := range c.policy[after.Policy] {

@@ -62,7 +62,7 @@ func TestEndsWithCanaries(t *testing.T) {
 			plan: map[string]time.Duration{"c1": 0, "c2": 11 * time.Minute, "n1": day + 21*time.Minute, "n2": day + 32*time.Minute}},
 		{name: "a canary is in its turn", nodes: []turn.Node{rest("n1"), in("canary", with(turning("c1", 6*time.Minute), func(n *turn.Node) { n.Grant.Policy = "canary" }))},
 			after: day + 14*time.Minute, plan: map[string]time.Duration{"n1": day + 4*time.Minute}},
-		// Its reboot, for whatever reason, begins its time again.
+		// Its reboot, for any reason, begins its time again.
 		{name: "a canary that runs it wants another reboot", nodes: []turn.Node{rest("n1"), with(running("c1", time.Hour), func(n *turn.Node) {
 			n.Wants, n.Host.Drains, n.Host.Changes = v1alpha1.WantsReboot, true, []v1alpha1.Change{{Source: v1alpha1.SourceSentinel, Name: "/run/reboot-required"}}
 		})}, after: day + 20*time.Minute, plan: map[string]time.Duration{"c1": 0, "n1": day + 10*time.Minute}},

@@ -138,7 +138,7 @@ func (d *decision) canary(n *turn.Node) (c Canary) {
 }
 
 // Canaries returns, by node, what the nodes run for which a policy waits (rollout.after), and by
-// policy why its nodes wait whatever those run. Decide holds nodes by the same rules.
+// policy why its nodes wait, independent of what those run. Decide holds nodes by the same rules.
 func Canaries(s Snapshot) (nodes map[string]Canary, never map[string]string) {
 	if !slices.ContainsFunc(s.Policies, func(p policy.Policy) bool { return len(p.After) > 0 }) {
 		return nil, nil

@@ -36,7 +36,7 @@ type Fault struct {
 	// ListAt makes a list return the state at this resourceVersion, no matter which one it requests: what a stale cache would answer to a
 	// client that accepts stale data.
 	ListAt string
-	// Page makes a list return at most this many objects, and a token for the rest, whatever limit it requests.
+	// Page makes a list return at most this many objects, and a token for the rest, regardless of the limit that it requests.
 	Page int64
 
 	// After the API server has answered, before the answer goes back to the client:
