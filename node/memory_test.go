@@ -203,7 +203,7 @@ func newMemoryHost(t *testing.T, state v1alpha1.State, change ...func(*v1alpha1.
 	})
 	node.Annotations[v1alpha1.AnnotationAck] = fmt.Sprintf("t1/%s/%s/committed", bootID, state)
 	now := metav1.NewMicroTime(time.Now())
-	api := &memoryAPI{t: t, node: node, spec: policy.Defaults(), fails: map[string]int{}, lease: coordinationv1.Lease{
+	api := &memoryAPI{t: t, node: node, spec: v1alpha1.DefaultPolicySpec(), fails: map[string]int{}, lease: coordinationv1.Lease{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "coordination.k8s.io/v1", Kind: "Lease"},
 		ObjectMeta: metav1.ObjectMeta{Namespace: "lockkeeper", Name: "lockkeeper", UID: "l", ResourceVersion: "7"},
 		Spec:       coordinationv1.LeaseSpec{HolderIdentity: new("e1"), RenewTime: &now, LeaseDurationSeconds: new(int32(30))},

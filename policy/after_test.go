@@ -36,7 +36,7 @@ func TestAfter(t *testing.T) {
 		"eight":         {many[:8], ""},
 		"nine policies": {many, "spec.rollout.after: 9 policies, expected at most 8"},
 	} {
-		obj := &v1alpha1.DisruptionPolicy{Spec: Defaults()}
+		obj := &v1alpha1.DisruptionPolicy{Spec: v1alpha1.DefaultPolicySpec()}
 		obj.Name, obj.Spec.Rollout.After = "p", c.after
 		p := Compile(obj, time.LoadLocation)
 		got := ""

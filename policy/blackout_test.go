@@ -91,7 +91,7 @@ func TestBlackoutProblems(t *testing.T) {
 		"a reason with a color":  {func(b *v1alpha1.Blackout) { b.Reason = "\x1b[31m" }, `reason: "\x1b[31m", expected one line`},
 		"a reason turned around": {func(b *v1alpha1.Blackout) { b.Reason = "\u202e" }, `reason: "\u202e", expected one line`},
 	} {
-		s, b := Defaults(), good
+		s, b := v1alpha1.DefaultPolicySpec(), good
 		c.edit(&b)
 		s.Rollout.Blackouts = []v1alpha1.Blackout{good, b}
 		p := compile(s)
@@ -105,7 +105,7 @@ func TestBlackoutProblems(t *testing.T) {
 			t.Errorf("%s: %v, expected %s", name, p.Problems, c.want)
 		}
 	}
-	s := Defaults()
+	s := v1alpha1.DefaultPolicySpec()
 	for range 50 {
 		s.Rollout.Blackouts = append(s.Rollout.Blackouts, good)
 	}

@@ -46,7 +46,7 @@ func TestBounds(t *testing.T) {
 		}},
 	} {
 		for value, valid := range map[time.Duration]bool{c.low - 1: false, c.low: true, c.high: true, c.high + 1: false} {
-			s := Defaults()
+			s := v1alpha1.DefaultPolicySpec()
 			c.set(&s, value)
 			problems := compile(s).Problems
 			if valid && len(problems) > 0 || !valid && (len(problems) != 1 || problems[0].Field != field) {
@@ -58,7 +58,7 @@ func TestBounds(t *testing.T) {
 
 // TestLowestPriority: only the default policy has the lowest priority.
 func TestLowestPriority(t *testing.T) {
-	obj := &v1alpha1.DisruptionPolicy{Spec: Defaults()}
+	obj := &v1alpha1.DisruptionPolicy{Spec: v1alpha1.DefaultPolicySpec()}
 	for name, valid := range map[string]bool{v1alpha1.DefaultPolicyName: true, "p": false} {
 		obj.Name, obj.Spec.Priority = name, -1000
 		if problems := Compile(obj, time.LoadLocation).Problems; (len(problems) == 0) != valid {
@@ -75,7 +75,7 @@ func TestWindowAndExpectedDuration(t *testing.T) {
 		10 * time.Minute:   "expected 15m0s or more",
 		10*time.Minute - 1: "expected 10m to 24h",
 	} {
-		s := Defaults()
+		s := v1alpha1.DefaultPolicySpec()
 		s.Rollout.Windows = []v1alpha1.Window{{Start: "01:00", Duration: metav1.Duration{Duration: length}, TimeZone: "UTC"}}
 		problems := compile(s).Problems
 		if want == "" && len(problems) > 0 || want != "" && (len(problems) != 1 || !strings.Contains(problems[0].Text, want)) {
@@ -87,7 +87,7 @@ func TestWindowAndExpectedDuration(t *testing.T) {
 // TestTermsAtTheLimit: the terms of a policy may take 16 KiB in a grant.
 func TestTermsAtTheLimit(t *testing.T) {
 	for over, valid := range map[int]bool{0: true, 1: false} {
-		s := Defaults()
+		s := v1alpha1.DefaultPolicySpec()
 		selector := func(length int) metav1.LabelSelector {
 			return metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: metav1.LabelSelectorOpIn, Values: values(length)}}}
 		}
@@ -133,7 +133,7 @@ func TestLimits(t *testing.T) {
 
 // TestWindowsOfAPolicy: a policy has its valid windows.
 func TestWindowsOfAPolicy(t *testing.T) {
-	s := Defaults()
+	s := v1alpha1.DefaultPolicySpec()
 	for _, start := range []string{"01:00", "25:00", "02:30"} {
 		s.Rollout.Windows = append(s.Rollout.Windows, v1alpha1.Window{Start: start, Duration: metav1.Duration{Duration: time.Hour}, TimeZone: "UTC"})
 	}

@@ -114,7 +114,7 @@ func parseCase(text string) (c worked, err error) {
 			s := &c.policies[len(c.policies)-1].Spec
 			s.Rules = append(s.Rules, r)
 		case words[0] == "policy":
-			p := v1alpha1.DisruptionPolicy{Spec: Defaults()}
+			p := v1alpha1.DisruptionPolicy{Spec: v1alpha1.DefaultPolicySpec()}
 			if n, _ := fmt.Sscanf(line, "policy %s priority %d", &p.Name, &p.Spec.Priority); n != 2 {
 				return c, bad
 			}

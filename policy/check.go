@@ -97,7 +97,7 @@ func (c *compiler) check(name string, s *v1alpha1.DisruptionPolicySpec) {
 // checkRulesOnly reports fields that a policy with rulesOnly must not set. A field that has
 // its default counts as not set: the API server fills the defaults in.
 func (c *compiler) checkRulesOnly(s *v1alpha1.DisruptionPolicySpec) {
-	d := Defaults()
+	d := v1alpha1.DefaultPolicySpec()
 	for _, f := range []struct {
 		field       string
 		is, expects any

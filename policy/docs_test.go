@@ -32,7 +32,7 @@ func TestDocumentsPolicies(t *testing.T) {
 				t.Errorf("%s: %v\n%s", file, err, block[1])
 				continue
 			}
-			obj := v1alpha1.DisruptionPolicy{Spec: Defaults()}
+			obj := v1alpha1.DisruptionPolicy{Spec: v1alpha1.DefaultPolicySpec()}
 			decoder := json.NewDecoder(bytes.NewReader(data))
 			decoder.DisallowUnknownFields()
 			if err := decoder.Decode(&obj); err != nil {

@@ -19,7 +19,7 @@ func TestChoose(t *testing.T) {
 		return v1alpha1.Rule{Source: v1alpha1.SourceSentinel, Path: path, Actions: []v1alpha1.Action{{Type: v1alpha1.ActionReboot}}, Drain: v1alpha1.DrainNever}
 	}
 	of := func(name string, priority int32, rules ...v1alpha1.Rule) policy.Policy {
-		obj := &v1alpha1.DisruptionPolicy{Spec: policy.Defaults()}
+		obj := &v1alpha1.DisruptionPolicy{Spec: v1alpha1.DefaultPolicySpec()}
 		obj.Name, obj.Spec.Priority, obj.Spec.Rules = name, priority, rules
 		return policy.Compile(obj, time.LoadLocation)
 	}

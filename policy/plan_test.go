@@ -63,7 +63,7 @@ func asks(r v1alpha1.Rule, t v1alpha1.ActionType) bool {
 
 func (d dice) policies() (all []Policy) {
 	for i := range d.IntN(5) {
-		spec := Defaults()
+		spec := v1alpha1.DefaultPolicySpec()
 		spec.Priority = int32(d.IntN(3))
 		seen := map[string]bool{}
 		for range d.IntN(6) {
@@ -308,7 +308,7 @@ func TestOrderOfRestarts(t *testing.T) {
 
 func TestWatches(t *testing.T) {
 	of := func(name string, priority int32, keys ...string) Policy {
-		obj := &v1alpha1.DisruptionPolicy{Spec: Defaults()}
+		obj := &v1alpha1.DisruptionPolicy{Spec: v1alpha1.DefaultPolicySpec()}
 		obj.Name, obj.Spec.Priority = name, priority
 		for _, k := range keys {
 			r, ok := parseRule(k)

@@ -20,7 +20,7 @@ func compile(spec v1alpha1.DisruptionPolicySpec) Policy {
 
 // TestDefaults holds the defaults against DESIGN sections 3 and 6.
 func TestDefaults(t *testing.T) {
-	p := compile(Defaults())
+	p := compile(v1alpha1.DefaultPolicySpec())
 	if len(p.Problems) > 0 {
 		t.Errorf("the defaults are invalid: %v", p.Problems)
 	}
@@ -40,7 +40,7 @@ func TestDefaults(t *testing.T) {
 
 // TestPodRules: what a policy says of pods is in its terms, except for the defaults, and nothing else is accepted.
 func TestPodRules(t *testing.T) {
-	s := Defaults()
+	s := v1alpha1.DefaultPolicySpec()
 	s.Drain.Unmanaged, s.Drain.EmptyDir = v1alpha1.PodBlock, v1alpha1.PodSkip
 	if p := compile(s); len(p.Problems) > 0 || p.Terms.Unmanaged != v1alpha1.PodBlock || p.Terms.EmptyDir != v1alpha1.PodSkip {
 		t.Errorf("%v, %+v", p.Problems, p.Terms.PodRules)
@@ -75,7 +75,7 @@ func TestExclusions(t *testing.T) {
 		"no delay":                 {v1alpha1.Exclusions{ExcludeFromLoadBalancers: true}, v1alpha1.Exclusions{ExcludeFromLoadBalancers: true}, 1, ""},
 		"a delay of all the drain": {v1alpha1.Exclusions{ExcludeFromLoadBalancers: true, LoadBalancerDelay: seconds(60)}, v1alpha1.Exclusions{ExcludeFromLoadBalancers: true, LoadBalancerDelay: seconds(60)}, 60, "spec.drain.loadBalancerDelay: 1m0s, expected less than spec.drain.timeout, of which it is a part: 1m0s"},
 	} {
-		s := Defaults()
+		s := v1alpha1.DefaultPolicySpec()
 		s.Drain.Exclusions, s.Drain.Timeout = c.is, seconds(c.timeout)
 		p := compile(s)
 		if p.Terms.Exclusions != c.terms {
@@ -89,7 +89,7 @@ func TestExclusions(t *testing.T) {
 
 // TestRulesOnly: a policy with rulesOnly may have a selector, a priority and rules. Every other field makes it invalid.
 func TestRulesOnly(t *testing.T) {
-	good := Defaults()
+	good := v1alpha1.DefaultPolicySpec()
 	good.RulesOnly, good.Priority = true, 7
 	good.NodeSelector.MatchLabels = map[string]string{"pool": "web"}
 	good.Rules = []v1alpha1.Rule{{Source: v1alpha1.SourceRequest, Actions: []v1alpha1.Action{{Type: v1alpha1.ActionReboot}}}}
@@ -213,7 +213,7 @@ func TestCompileNamesTheField(t *testing.T) {
 			s.NodeSelector.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Like"}}
 		}, "spec.nodeSelector: \"Like\" is not a valid label selector operator"},
 	} {
-		spec := Defaults()
+		spec := v1alpha1.DefaultPolicySpec()
 		c.change(&spec)
 		var got string
 		if p := compile(spec); len(p.Problems) > 0 {
@@ -227,7 +227,7 @@ func TestCompileNamesTheField(t *testing.T) {
 
 func TestSet(t *testing.T) {
 	of := func(name string, priority int32, selects string, mangle func(*v1alpha1.DisruptionPolicySpec)) Policy {
-		obj := &v1alpha1.DisruptionPolicy{Spec: Defaults()}
+		obj := &v1alpha1.DisruptionPolicy{Spec: v1alpha1.DefaultPolicySpec()}
 		obj.Name, obj.Spec.Priority = name, priority
 		if selects != "" {
 			obj.Spec.NodeSelector.MatchLabels = map[string]string{"pool": selects}
@@ -284,7 +284,7 @@ func TestLimit(t *testing.T) {
 
 // A grant holds the policy's terms, and one that is too large is not read.
 func TestTermsAreBounded(t *testing.T) {
-	spec := Defaults()
+	spec := v1alpha1.DefaultPolicySpec()
 	for range 16 {
 		labels := map[string]string{}
 		for i := range 20 {

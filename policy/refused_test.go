@@ -21,7 +21,7 @@ func named(entry string) string {
 
 // compileAction returns what is wrong with a policy that has the action in one rule.
 func compileAction(a v1alpha1.Action) []Problem {
-	spec := Defaults()
+	spec := v1alpha1.DefaultPolicySpec()
 	spec.Rules = []v1alpha1.Rule{{Source: v1alpha1.SourceFile, Path: "/etc/x", Actions: []v1alpha1.Action{{Type: v1alpha1.ActionDaemonReload}, a}}}
 	return compile(spec).Problems
 }
@@ -105,7 +105,7 @@ func TestRefusedUnitsByHand(t *testing.T) {
 		}
 	}
 	// What a rule watches is only read.
-	spec := Defaults()
+	spec := v1alpha1.DefaultPolicySpec()
 	spec.Rules = []v1alpha1.Rule{{Source: v1alpha1.SourceUnit, Unit: "reboot.target", Actions: []v1alpha1.Action{{Type: v1alpha1.ActionReboot}}}}
 	if problems := compile(spec).Problems; len(problems) > 0 {
 		t.Errorf("a rule that watches reboot.target: %v", problems)

@@ -31,7 +31,7 @@ type draft struct {
 }
 
 func newDraft(in *Input, host *hostFile, w *Workload) *draft {
-	d := &draft{in: in, spec: policy.Defaults(), host: host, failed: map[string]bool{}}
+	d := &draft{in: in, spec: v1alpha1.DefaultPolicySpec(), host: host, failed: map[string]bool{}}
 	if w != nil {
 		d.template = &w.Template
 	}
@@ -140,7 +140,7 @@ func (d *draft) policy(name, source string) Policy {
 		// A value that the checks above did not find. It may be anywhere, so all goes.
 		because := "lockkeeper does not accept " + refused(problems[0])
 		d.notes = append(d.notes, Note{source, Decide, because})
-		p.PausedBecause, p.Object.Spec = append(p.PausedBecause, because), policy.Defaults()
+		p.PausedBecause, p.Object.Spec = append(p.PausedBecause, because), v1alpha1.DefaultPolicySpec()
 	}
 	p.Object.Spec.Paused = len(p.PausedBecause) > 0
 	return p

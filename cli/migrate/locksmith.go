@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"lockkeeper.dev/lockkeeper/policy"
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
 // The files that say how locksmithd runs, as of systemd/locksmithd.service in
@@ -73,7 +73,7 @@ func fromLocksmith(r *Result, in *Input) {
 	r.HostFile = mode + d.host.text()
 	p := Policy{Source: "locksmithd"}
 	p.Object = d.policy("from-locksmith", p.Source).Object
-	p.Object.Spec = policy.Defaults() // what cannot be carried over pauses the host, not the cluster
+	p.Object.Spec = v1alpha1.DefaultPolicySpec() // what cannot be carried over pauses the host, not the cluster
 	r.Policies, r.Notes = []Policy{p}, d.notes
 }
 

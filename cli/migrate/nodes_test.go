@@ -302,7 +302,7 @@ func TestAlwaysAccepted(t *testing.T) {
 			p := &r.Policies[i]
 			text, err := p.YAML()
 			must(t, err)
-			read := v1alpha1.DisruptionPolicy{Spec: policy.Defaults()}
+			read := v1alpha1.DisruptionPolicy{Spec: v1alpha1.DefaultPolicySpec()}
 			if err := yaml.UnmarshalStrict([]byte(text), &read); err != nil {
 				t.Fatalf("seed %d: %v\n%s", seed, err, text)
 			}

@@ -12,7 +12,6 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
-	"lockkeeper.dev/lockkeeper/policy"
 )
 
 // YAML returns the policy for kubectl apply, without the fields that have their defaults.
@@ -21,7 +20,7 @@ func (p *Policy) YAML() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defaults, err := object(new(policy.Defaults()))
+	defaults, err := object(new(v1alpha1.DefaultPolicySpec()))
 	if err != nil {
 		return "", err
 	}

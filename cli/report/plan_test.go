@@ -27,7 +27,7 @@ func (w *world) policied(specs map[string]string) *world {
 	w.t.Helper()
 	w.more = nil
 	for name, spec := range specs {
-		obj := &v1alpha1.DisruptionPolicy{Spec: policy.Defaults()}
+		obj := &v1alpha1.DisruptionPolicy{Spec: v1alpha1.DefaultPolicySpec()}
 		obj.Name = name
 		if err := yaml.Unmarshal([]byte(spec), &obj.Spec); err != nil {
 			w.t.Fatal(err)

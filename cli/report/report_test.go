@@ -236,7 +236,7 @@ func slots(t *testing.T) *world {
 func several(t *testing.T) *world {
 	w := rolling(t)
 	for _, name := range []string{"web", "broken", "canary", "mirrors"} {
-		obj := &v1alpha1.DisruptionPolicy{Spec: policy.Defaults()}
+		obj := &v1alpha1.DisruptionPolicy{Spec: v1alpha1.DefaultPolicySpec()}
 		obj.Name, obj.Spec.Priority, obj.Spec.NodeSelector.MatchLabels = name, 10, map[string]string{"pool": name}
 		switch name {
 		case "web":

@@ -13,7 +13,7 @@ import (
 
 // pooled is a policy of the nodes of its pool: one at a time, 10m for a turn, 1m to settle.
 func pooled(name string, after ...policy.After) policy.Policy {
-	obj := &v1alpha1.DisruptionPolicy{Spec: policy.Defaults()}
+	obj := &v1alpha1.DisruptionPolicy{Spec: v1alpha1.DefaultPolicySpec()}
 	obj.Name, obj.Spec.NodeSelector.MatchLabels = name, map[string]string{"pool": name}
 	p := policy.Compile(obj, time.LoadLocation)
 	p.MaxUnavailable.Number, p.ExpectedDuration, p.Settle, p.After = 1, 10*time.Minute, time.Minute, after

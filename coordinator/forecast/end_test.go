@@ -164,7 +164,7 @@ func TestEnds(t *testing.T) {
 // are all held does not delay it, and one whose end is unknown makes the fleet's unknown.
 func TestEndsOfSeveralPolicies(t *testing.T) {
 	pool := func(name string, change func(*policy.Policy)) policy.Policy {
-		obj := &v1alpha1.DisruptionPolicy{Spec: policy.Defaults()}
+		obj := &v1alpha1.DisruptionPolicy{Spec: v1alpha1.DefaultPolicySpec()}
 		obj.Name, obj.Spec.NodeSelector.MatchLabels = name, map[string]string{"pool": name}
 		p := policy.Compile(obj, time.LoadLocation)
 		p.MaxUnavailable.Number, p.ExpectedDuration, p.Settle = 3, 10*time.Minute, time.Minute

@@ -82,7 +82,7 @@ func TestNodesAreJudgedAsIfAlone(t *testing.T) {
 		p.MaxUnavailable.Number, p.Name = 1+r.IntN(3), "acts"
 		observed.Name, observed.Observe, observed.Priority = "observes", true, -5
 		s := rollout.Snapshot{Now: noon, Policies: policy.NewSet(p)}
-		obj := &v1alpha1.DisruptionPolicy{Spec: policy.Defaults()}
+		obj := &v1alpha1.DisruptionPolicy{Spec: v1alpha1.DefaultPolicySpec()}
 		obj.Name, obj.Spec.Priority, obj.Spec.NodeSelector.MatchLabels = "some", 10, map[string]string{"pool": "some"}
 		obj.Spec.Rollout.MaxUnavailable.IntVal = int32(1 + r.IntN(2))
 		obj.Spec.Rollout.MaxUnavailableTotal = new(intstr.FromInt32(int32(1 + r.IntN(3))))
@@ -154,7 +154,7 @@ func TestNodesAreJudgedAsIfAlone(t *testing.T) {
 // node that is not Ready takes the only slot, it is not known how long.
 func TestQueue(t *testing.T) {
 	pool := func(name, pool string, n int, spec func(*v1alpha1.DisruptionPolicySpec)) policy.Policy {
-		obj := &v1alpha1.DisruptionPolicy{Spec: policy.Defaults()}
+		obj := &v1alpha1.DisruptionPolicy{Spec: v1alpha1.DefaultPolicySpec()}
 		obj.Name, obj.Spec.NodeSelector.MatchLabels = name, map[string]string{"pool": pool}
 		obj.Spec.Rollout.MaxUnavailable.IntVal = int32(n)
 		spec(&obj.Spec)

@@ -49,7 +49,7 @@ type group struct {
 
 // builtIn is used if no policy that can be read selects a node. No turn begins then, but a
 // turn may end.
-var builtIn = policy.Compile(&v1alpha1.DisruptionPolicy{Spec: policy.Defaults()}, nil)
+var builtIn = policy.Compile(&v1alpha1.DisruptionPolicy{Spec: v1alpha1.DefaultPolicySpec()}, nil)
 
 // match finds the policies of each node. It compares labels once for each node and policy
 // with a selector, and does the rest once for all nodes that the same policies select.

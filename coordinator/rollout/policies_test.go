@@ -21,7 +21,7 @@ const builtIn = "built-in"
 // newPolicy is one that says nothing but what the API server would write into
 // it, for the nodes with the labels; none is all nodes.
 func newPolicy(name string, priority int32, labels map[string]string) policy.Policy {
-	obj := &v1alpha1.DisruptionPolicy{Spec: policy.Defaults()}
+	obj := &v1alpha1.DisruptionPolicy{Spec: v1alpha1.DefaultPolicySpec()}
 	obj.Name, obj.Spec.Priority, obj.Spec.NodeSelector.MatchLabels = name, priority, labels
 	return policy.Compile(obj, time.LoadLocation)
 }

@@ -165,7 +165,7 @@ func (m *model) pools() policy.Set {
 	}
 	var set policy.Set
 	for pool := range uint8(m.Pools) {
-		obj := &v1alpha1.DisruptionPolicy{Spec: policy.Defaults()}
+		obj := &v1alpha1.DisruptionPolicy{Spec: v1alpha1.DefaultPolicySpec()}
 		obj.Name = id("p", pool+1)
 		obj.Spec.NodeSelector.MatchLabels = map[string]string{"pool": obj.Name}
 		p := policy.Compile(obj, func(string) (*time.Location, error) { return time.UTC, nil })

@@ -82,7 +82,7 @@ func causes(t *testing.T, err error) []string {
 // does not say is as the API server writes it.
 func compile(t *testing.T, obj *unstructured.Unstructured) []string {
 	t.Helper()
-	p := &v1alpha1.DisruptionPolicy{Spec: policy.Defaults()}
+	p := &v1alpha1.DisruptionPolicy{Spec: v1alpha1.DefaultPolicySpec()}
 	p.Name = obj.GetName()
 	text, err := json.Marshal(obj.Object["spec"])
 	must(t, err)

@@ -53,7 +53,7 @@ func TestSelectors(t *testing.T) {
 
 // teamPolicy returns a policy that a user without the verb rollout may write.
 func teamPolicy(selector metav1.LabelSelector) *v1alpha1.DisruptionPolicy {
-	p := &v1alpha1.DisruptionPolicy{Spec: policy.Defaults()}
+	p := &v1alpha1.DisruptionPolicy{Spec: v1alpha1.DefaultPolicySpec()}
 	p.Name, p.Spec.RulesOnly, p.Spec.Priority, p.Spec.NodeSelector = "team", true, -10, selector
 	return p
 }

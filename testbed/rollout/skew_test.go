@@ -87,8 +87,9 @@ func older(obj *unstructured.Unstructured) {
 	case "CustomResourceDefinition/disruptionpolicies.lockkeeper.dev":
 		withoutRules(schemaOf(obj))
 		dropFields(schemaOf(obj, "status"), "effectiveRules")
-		// Not the fields of its spec: without the defaults of drain and rollout that the schema lacks, the policy is InvalidPolicy to a newer
-		// coordinator, which holds its nodes.
+		dropFields(schemaOf(obj, "spec", "rollout"), "after", "blackouts", "maxTurnsPerDay")
+		dropFields(schemaOf(obj, "spec", "drain"), "unmanaged", "emptyDir", "blockTimeout", "onBlockTimeout",
+			"excludeFromLoadBalancers", "loadBalancerDelay", "disableScaleDown", "excludeFromRemediation")
 	}
 }
 

@@ -103,14 +103,21 @@ func stripComments(doc []byte) []byte {
 
 // readPolicy parses a DisruptionPolicy and sets the defaults of the API server.
 func readPolicy(doc []byte) (policy.Policy, error) {
-	obj := &v1alpha1.DisruptionPolicy{Spec: policy.Defaults()}
-	if err := yaml.UnmarshalStrict(doc, obj); err != nil {
-		return policy.Policy{}, fmt.Errorf("policy %s: %w", obj.Name, err)
+	type spec v1alpha1.DisruptionPolicySpec // whose decoding refuses unknown fields
+	read := struct {
+		metav1.TypeMeta   `json:",inline"`
+		metav1.ObjectMeta `json:"metadata"`
+		Spec              spec                            `json:"spec"`
+		Status            v1alpha1.DisruptionPolicyStatus `json:"status"`
+	}{Spec: spec(v1alpha1.DefaultPolicySpec())}
+	if err := yaml.UnmarshalStrict(doc, &read); err != nil {
+		return policy.Policy{}, fmt.Errorf("policy %s: %w", read.Name, err)
 	}
+	obj := &v1alpha1.DisruptionPolicy{TypeMeta: read.TypeMeta, ObjectMeta: read.ObjectMeta, Spec: v1alpha1.DisruptionPolicySpec(read.Spec)}
 	if obj.APIVersion != v1alpha1.GroupVersion.String() || obj.Kind != "DisruptionPolicy" || obj.Name == "" {
 		return policy.Policy{}, fmt.Errorf("%s %s %q, expected a DisruptionPolicy of %s with metadata.name", obj.APIVersion, obj.Kind, obj.Name, v1alpha1.GroupVersion)
 	}
-	// Set the defaults within lists, which policy.Defaults does not contain.
+	// Set the defaults within lists, which v1alpha1.DefaultPolicySpec does not contain.
 	hooks := &obj.Spec.Hooks
 	for _, list := range [][]v1alpha1.HookSpec{hooks.BeforeDrain, hooks.BeforeReboot} {
 		for i := range list {

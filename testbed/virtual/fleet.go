@@ -23,7 +23,6 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/turn"
-	"lockkeeper.dev/lockkeeper/policy"
 	"lockkeeper.dev/lockkeeper/testbed/apiserver"
 	"lockkeeper.dev/lockkeeper/testbed/referee"
 )
@@ -63,7 +62,7 @@ type Options struct {
 
 // spec returns the spec of the fleet's policy.
 func (o *Options) spec() v1alpha1.DisruptionPolicySpec {
-	spec := policy.Defaults()
+	spec := v1alpha1.DefaultPolicySpec()
 	if o.Blackout != (span{}) {
 		spec.Rollout.Blackouts = []v1alpha1.Blackout{o.blackout()}
 	}

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"lockkeeper.dev/lockkeeper/policy"
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
 var shape = Shape{
@@ -203,7 +203,7 @@ func TestClasses(t *testing.T) {
 
 // TestQuietPeriod: with the default policy, a host may take 188 minutes twice, and the fleet 90 minutes in addition.
 func TestQuietPeriod(t *testing.T) {
-	spec := policy.Defaults()
+	spec := v1alpha1.DefaultPolicySpec()
 	if got, want := QuietPeriod(&spec, 2), 90*time.Minute+4*188*time.Minute; got != want {
 		t.Errorf("%v, expected %v", got, want)
 	}

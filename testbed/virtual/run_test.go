@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
-	"lockkeeper.dev/lockkeeper/policy"
 )
 
 // objects is an API server that keeps JSON objects by path, and knows merge patches.
@@ -176,7 +175,7 @@ func play(t *testing.T, text string, f func(*testing.T, *executor, *fakeFleet)) 
 		t.Fatal(err)
 	}
 	synctest.Test(t, func(t *testing.T) {
-		spec := policy.Defaults()
+		spec := v1alpha1.DefaultPolicySpec()
 		dp := &v1alpha1.DisruptionPolicy{TypeMeta: typeMeta("lockkeeper.dev/v1alpha1", "DisruptionPolicy"), ObjectMeta: objectMeta("", "p"), Spec: spec}
 		lease := map[string]any{"kind": "Lease", "metadata": map[string]any{"name": "lockkeeper"}, "spec": map[string]any{}}
 		log = newTrace()
