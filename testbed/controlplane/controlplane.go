@@ -68,6 +68,7 @@ type ControlPlane struct {
 	pairs  map[string]keyPair // by file name of the kubeconfig
 
 	writers       sync.Map   // of kubernetes.Interface, by node; "" is the coordinator's
+	lastApplied   sync.Map   // of applied, by kind, namespace and name
 	coordinatorMu sync.Mutex // held while the coordinator's kubeconfig is created
 
 	life    context.Context // ends when Stop begins

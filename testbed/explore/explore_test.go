@@ -54,11 +54,10 @@ func bounds() []Config {
 			{Nodes: 3, Faults: 1, Budget: 2, Kinds: kindsOf(crashLeader, loseWrite)},
 			{Nodes: 2, Faults: 2, Kinds: protocol},
 			{Nodes: 2, Faults: 2, Kinds: answers},
-			{Nodes: 2, Faults: 2, Kinds: intents},
 			{Nodes: 1, Faults: 3, Kinds: missingLease},
 			{Nodes: 2, Faults: 1, Kinds: blocking, Blocks: BlocksEvict},
 			{Nodes: 2, Faults: 1, Kinds: kindsOf(blockPod), Blocks: BlocksEvict, Units: true},
-			{Nodes: 2, Faults: 1, Kinds: allKinds | ofCanaries, Pools: 2, After: true},
+			{Nodes: 2, Faults: 1, Kinds: ofCanaries | kindsOf(crash, crashLeader, takeOver), Pools: 2, After: true},
 			{Nodes: 2, Faults: 1, Kinds: kindsOf(crashLeader, takeOver), Blackouts: true},
 			{Nodes: 1, Faults: 1, Kinds: allKinds, Blackouts: true, OnClose: true},
 		}...)
@@ -67,6 +66,8 @@ func bounds() []Config {
 		all = append(all, []Config{
 			{Nodes: 1, Faults: 3, Kinds: allKinds},
 			{Nodes: 2, Faults: 2, Kinds: allKinds},
+			{Nodes: 2, Faults: 2, Kinds: intents},
+			{Nodes: 2, Faults: 1, Kinds: allKinds | ofCanaries, Pools: 2, After: true},
 			{Nodes: 3, Faults: 1, Budget: 2, Kinds: allKinds},
 			{Nodes: 3, Faults: 2, Kinds: protocol},
 			{Nodes: 3, Kinds: 0, Pools: 2},
