@@ -74,12 +74,13 @@ lint: ## Check the form: gofmt, go vet, staticcheck, go fix
 	@# -trimpath: so are the binaries of a release built, from the same cache.
 	@cd testbed && $(TOOL) staticcheck ./...
 
-# node/step and coordinator/rollout start no goroutines. The race detector would find nothing in them, and their long tests would take
-# several times as long.
+# Packages that start no goroutines. The race detector would find nothing in them, and their long tests would take several times as long.
+SEQUENTIAL = policy cli/report node/step coordinator/rollout
+
 .PHONY: test-unit
-test-unit: deps ## Run the product's own tests with -race, those of the pure cores without
-	$(TEST) -race -timeout 15m $$($(GO) list ./... | grep -vE '/(node/step|coordinator/rollout)$$')
-	$(TEST) -timeout 15m ./node/step ./coordinator/rollout
+test-unit: deps ## Run the product's own tests, with -race where they start goroutines
+	$(TEST) -race -timeout 15m $$($(GO) list ./... | grep -v $(patsubst %,-e '/%$$',$(SEQUENTIAL)))
+	$(TEST) -timeout 15m $(SEQUENTIAL:%=./%)
 
 .PHONY: test-deps
 test-deps: deps package-test-deps example-test-deps gate-test-deps test-parts
