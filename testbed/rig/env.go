@@ -3,6 +3,7 @@ package rig
 import (
 	"context"
 	"fmt"
+	"hash/fnv"
 	"os"
 	"strconv"
 	"testing"
@@ -47,5 +48,15 @@ func SoakOnly(t *testing.T) {
 	t.Helper()
 	if os.Getenv("LOCKKEEPER_SOAK") == "" {
 		t.Skip("only in make soak: in make test the virtual fleet does the same, at every request")
+	}
+}
+
+// Sample plays about one in n of the tests that call it, which LOCKKEEPER_SEED chooses by their names. `make soak` plays all of them.
+func Sample(t *testing.T, n uint32) {
+	t.Helper()
+	h := fnv.New32a()
+	fmt.Fprintf(h, "%d %s", Number(t, "LOCKKEEPER_SEED", 1), t.Name())
+	if os.Getenv("LOCKKEEPER_SOAK") == "" && h.Sum32()%n != 0 {
+		t.Skip("LOCKKEEPER_SEED does not choose it; make soak plays all of its kind")
 	}
 }

@@ -45,6 +45,7 @@ var quick = config("sources", "poll_interval", 200*time.Millisecond)
 // TestAdminsCordon has an admin cordon one node before there is an update, and another node while it waits for its
 // turn. Both get their turns like any other node, are never marked, and stay cordoned.
 func TestAdminsCordon(t *testing.T) {
+	rig.Sample(t, 3)
 	t.Parallel()
 	s := play(t, 3, 1, hooked)
 	for _, name := range []string{"node-2", "node-3"} {
@@ -89,6 +90,7 @@ func TestPauseInMidTurn(t *testing.T) {
 	t.Parallel()
 	for _, value := range []string{"disk change", "false"} {
 		t.Run(value, func(t *testing.T) {
+			rig.Sample(t, 2)
 			t.Parallel()
 			const name = "node-2"
 			s := play(t, 2, 1, "rollout: {settle: 1s}", quick)
@@ -123,6 +125,7 @@ func TestPauseInMidTurn(t *testing.T) {
 
 // TestPauseInIdle checks the state paused, in which a node gets no turn.
 func TestPauseInIdle(t *testing.T) {
+	rig.Sample(t, 3)
 	t.Parallel()
 	s := play(t, 3, 1, "rollout: {settle: 1s}", quick)
 	s.Annotate("node-2", v1alpha1.AnnotationPaused, "mine")
@@ -142,6 +145,7 @@ func TestPauseInIdle(t *testing.T) {
 
 // TestEmergencyStopInMidDrain stops everything with one write to the Lease, which changes no Node.
 func TestEmergencyStopInMidDrain(t *testing.T) {
+	rig.Sample(t, 3)
 	t.Parallel()
 	const name = "node-2"
 	s := play(t, 3, 2, "rollout: {settle: 1s}", quick)
@@ -174,6 +178,7 @@ func TestEmergencyStopInMidDrain(t *testing.T) {
 // TestEmergencyStopBeforeTheCommit sets the stop while an inhibitor keeps the host from committing to the reboot, and
 // then removes the inhibitor.
 func TestEmergencyStopBeforeTheCommit(t *testing.T) {
+	rig.Sample(t, 3)
 	t.Parallel()
 	const name = "node-2"
 	s := play(t, 2, 1, "rollout: {settle: 1s}", quick)
@@ -218,6 +223,7 @@ func TestTakenOutInMidTurn(t *testing.T) {
 			func(s *scene) { s.Annotate(name, v1alpha1.AnnotationDetached, nil) }, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			rig.Sample(t, 3)
 			t.Parallel()
 			s := play(t, 2, 1, "rollout: {settle: 1s}")
 			budget := s.block(name)
@@ -274,6 +280,7 @@ func TestTakenOutAfterTheCommit(t *testing.T) {
 			func(s *scene) { s.Annotate(name, v1alpha1.AnnotationDetached, nil) }, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			rig.Sample(t, 2)
 			t.Parallel()
 			s := play(t, 2, 1, hooked, patient)
 			s.forget(name)
@@ -313,6 +320,7 @@ func TestTakenOutAfterTheCommit(t *testing.T) {
 // TestLastLookBeforeTheCommit changes what a host has to read right before its commit, while an inhibitor keeps it from
 // committing: no process leads any more, and the drained node has a new pod.
 func TestLastLookBeforeTheCommit(t *testing.T) {
+	rig.Sample(t, 3)
 	t.Parallel()
 	const name = "node-2"
 	s := play(t, 2, 1, "rollout: {settle: 1s}", quick)

@@ -20,6 +20,7 @@ import (
 // waits for a hook, so that the test can check how many turns run at once and why the other nodes wait. Then the whole
 // fleet rolls. The referee checks the budget of each policy at all times.
 func TestBudgets(t *testing.T) {
+	rig.Sample(t, 3)
 	t.Parallel()
 	spec := func(name, rollout string) string {
 		return fmt.Sprintf(`{priority: 10, nodeSelector: {matchLabels: {pool: %s}}, rollout: {settle: 0s, %s}, hooks: {beforeReboot: [{name: check}]}}`, name, rollout)

@@ -53,6 +53,7 @@ func TestCancel(t *testing.T) {
 			func(s *scene) { s.Reaches(name, v1alpha1.StateRebooting); s.Reports(name, "Inhibited", rig.Soon) }, true},
 	} {
 		t.Run(string(c.state), func(t *testing.T) {
+			rig.Sample(t, 3)
 			t.Parallel()
 			s := play(t, 2, 1, hooked, config("sources", "poll_interval", 200*time.Millisecond))
 			lift := c.hold(s)

@@ -18,6 +18,7 @@ import (
 // TestOnlyNode updates a cluster with one node: pods have no other node to move to, so the host does not drain, and the
 // coordinator reboots its own host.
 func TestOnlyNode(t *testing.T) {
+	rig.Sample(t, 3)
 	t.Parallel()
 	const name = "node-1"
 	s := play(t, 1, 1, "rollout: {settle: 1s}")
@@ -38,6 +39,7 @@ func TestOnlyNode(t *testing.T) {
 // TestSilentHost stops the lockkeeper of one host. The coordinator backs out the turn of that node, which is first in
 // the queue, and reports it. The other nodes roll, and the node gets its turn when its host reports again.
 func TestSilentHost(t *testing.T) {
+	rig.Sample(t, 3)
 	t.Parallel()
 	const silent = "node-1" // the first of its zone, and not a candidate
 	// The other hosts have to report within this timeout, or the coordinator backs out their turns for an hour.
@@ -69,6 +71,7 @@ func TestSilentHost(t *testing.T) {
 // the meantime the receiver of notifications does not answer, which delays nothing. When it answers, it gets each
 // notification once.
 func TestFailedUpdate(t *testing.T) {
+	rig.Sample(t, 3)
 	t.Parallel()
 	receiver := newReceiver(t)
 	s := play(t, 3, 1, "rollout: {settle: 1s}", func(o *rig.Options) { o.Fleet.Zones = []string{"c", "a", "b"} },
@@ -115,6 +118,7 @@ func TestFailedUpdate(t *testing.T) {
 // TestHostThatDoesNotComeBack checks that such a host keeps its slot, becomes overdue and halts the rollout, and that
 // its turn finishes when the host comes back.
 func TestHostThatDoesNotComeBack(t *testing.T) {
+	rig.Sample(t, 3)
 	t.Parallel()
 	const name = "node-2"
 	s := play(t, 3, 1, "{rollout: {settle: 1s}, timeouts: {rebooting: 3s}}", func(o *rig.Options) { o.Fleet.Zones = []string{"c", "a", "b"} })
@@ -141,6 +145,7 @@ func TestHostThatDoesNotComeBack(t *testing.T) {
 // TestNodeDeletedInMidTurn deletes the Node object of a drained host, which frees the slot. The kubelet creates a new
 // Node object at its restart, and that Node starts from scratch.
 func TestNodeDeletedInMidTurn(t *testing.T) {
+	rig.Sample(t, 3)
 	t.Parallel()
 	const name = "node-2"
 	s := play(t, 3, 1, hooked)

@@ -14,6 +14,7 @@ func TestCrashInMidDrain(t *testing.T) {
 	t.Parallel()
 	for name, updated := range map[string]bool{"comes up updated": true, "comes up as it was": false} {
 		t.Run(name, func(t *testing.T) {
+			rig.Sample(t, 2)
 			t.Parallel()
 			const node = "node-2"
 			s := play(t, 2, 1, "rollout: {settle: 1s}")

@@ -18,6 +18,7 @@ import (
 // continue with the terms in its grant and end well, and no other turn may begin. When the policies exist again, the
 // other nodes roll.
 func TestNoPolicies(t *testing.T) {
+	rig.Sample(t, 3)
 	t.Parallel()
 	s := playPools(t, 1, hostPool{name: "web", hosts: 4, budget: 1, policy: web}, spare)
 	const spareNode = "node-5"

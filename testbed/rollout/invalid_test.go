@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/testbed/rig"
 )
 
 const (
@@ -20,6 +21,7 @@ const (
 // continue with the terms in its grant and end well. No other turn of that policy may begin, while nodes of another
 // policy roll. When the policy is valid again, the other nodes roll.
 func TestInvalidDuringRollout(t *testing.T) {
+	rig.Sample(t, 3)
 	t.Parallel()
 	s := playPools(t, 2,
 		hostPool{name: "web", hosts: 3, budget: 1, policy: web},

@@ -191,6 +191,7 @@ func TestLeaveWithoutCoordinator(t *testing.T) {
 // TestHostLeaves has hosts give their nodes up, as the removal of the package does: one in the middle of its drain, although the label
 // managed=true is on its Node, and one that no coordinator has adopted. What only an admin may remove stays.
 func TestHostLeaves(t *testing.T) {
+	rig.Sample(t, 3)
 	t.Parallel()
 	s := play(t, 3, 1, "rollout: {settle: 1s}", quick, config("", "lifecycle_conditions", true))
 	const name = "node-2"

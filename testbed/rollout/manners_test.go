@@ -14,6 +14,7 @@ import (
 // TestSessionDelay checks that a user who is logged in on a host gets two warnings when the turn of the host comes, and
 // has the whole delay before the reboot.
 func TestSessionDelay(t *testing.T) {
+	rig.Sample(t, 3)
 	t.Parallel()
 	const name, delay = "node-2", 20 * time.Second
 	s := play(t, 2, 1, "rollout: {settle: 1s}", quick, config("reboot", "session_delay", delay))
@@ -67,6 +68,7 @@ func announcedTime(t *testing.T, text string, near time.Time) time.Time {
 // TestOtherRebootManager starts another reboot manager on a draining host. The host must not reboot while that is
 // active, and a host with an active reboot manager gets no turn. Both continue without help when it is gone.
 func TestOtherRebootManager(t *testing.T) {
+	rig.Sample(t, 3)
 	t.Parallel()
 	const name, other = "node-2", "node-3"
 	active, masked := simhost.Unit{Load: "loaded", Active: "active"}, simhost.Unit{Load: "masked"}
@@ -102,6 +104,7 @@ func TestOtherRebootManager(t *testing.T) {
 // TestObserve has one host in observe mode among other hosts. The other hosts are updated. The observing host publishes
 // what it would do and why it does not, and changes nothing.
 func TestObserve(t *testing.T) {
+	rig.Sample(t, 3)
 	t.Parallel()
 	const name, other = "node-1", "node-2"
 	s := play(t, 2, 1, "rollout: {settle: 1s}", quick, func(o *rig.Options) {

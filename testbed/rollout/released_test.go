@@ -129,6 +129,7 @@ func TestReleased(t *testing.T) {
 		{"detached with force in its turn, and its host is dead", v1alpha1.ReasonDetached, detach(`{"reason":"scrapped","force":true}`), detach(nil), true, true, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			rig.Sample(t, 3)
 			t.Parallel()
 			s := play(t, 3, 2, "rollout: {settle: 1s}", quick)
 			s.Eventually("its HostUpdate", func(ctx context.Context) (bool, error) {

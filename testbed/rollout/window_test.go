@@ -49,6 +49,7 @@ func (s *scene) window(name string, open bool) {
 // still leave, and the host reboots only when a window is open. A window that closes during the reboot does not keep
 // the node from finishing its turn.
 func TestWindowOfTheHost(t *testing.T) {
+	rig.Sample(t, 3)
 	t.Parallel()
 	const name = "node-2"
 	s := play(t, 2, 1, "rollout: {settle: 1s}", quick)

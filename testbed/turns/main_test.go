@@ -51,7 +51,7 @@ rules:
 - {source: File, path: /etc/db.conf, actions: [{type: Drain}, {type: Restart, unit: db.service}]}
 `
 
-// TestTurns plays all scenes.
+// TestTurns plays the scenes: all of them in `make soak`.
 func TestTurns(t *testing.T) {
 	w := &world{prom: newPrometheus(t), lines: map[string][]string{}, binary: binary, nodes: follow(t)}
 	// Not t.Context(), which ends before the cleanup hears the verdict.
@@ -59,9 +59,16 @@ func TestTurns(t *testing.T) {
 	must(t, cp.ApplyLockkeeper(ctx))
 	_, err := cp.ApplyPolicy(ctx, "costs", costs)
 	must(t, err)
-	scenes := map[string]func(*scene){}
-	for _, some := range []map[string]func(*scene){gates, windows, canaries, hooks, overdueDrains, changes, taken, published, conditions, others, exclusions, members, wants(), intentScenes(t), takeovers(t)} {
+	sampled, scenes := map[string]func(*scene){}, map[string]func(*scene){}
+	for _, some := range []map[string]func(*scene){windows, canaries, hooks, overdueDrains, changes, taken, conditions, others, exclusions, members, wants()} {
+		maps.Copy(sampled, some)
+	}
+	for _, some := range []map[string]func(*scene){sampled, gates, published, intentScenes(t), takeovers(t)} {
 		maps.Copy(scenes, some)
+	}
+	// These read reasons and blockers, of which none may be missing.
+	for _, name := range slices.Concat(slices.Concat(slices.Collect(maps.Values(provokedBy))...), slices.Collect(maps.Values(blockedIn))) {
+		delete(sampled, name)
 	}
 	var budgets []referee.PolicyBudget
 	for name := range scenes {
@@ -112,6 +119,9 @@ func TestTurns(t *testing.T) {
 	for name, play := range scenes {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			if sampled[name] != nil {
+				rig.Sample(t, 3)
+			}
 			if gates[name] == nil {
 				slots <- struct{}{}
 				t.Cleanup(func() { <-slots })
