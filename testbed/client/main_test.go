@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"lockkeeper.dev/lockkeeper/testbed/controlplane"
+	"lockkeeper.dev/lockkeeper/testbed/rig"
 )
 
 // pool holds the control planes. The tests mostly wait for timeouts of the product, so more of them run at once than
@@ -129,9 +130,10 @@ var deleteNow = metav1.DeleteOptions{GracePeriodSeconds: new(int64)}
 const leaseName, leaseSpace = controlplane.LockkeeperLease, controlplane.LockkeeperNamespace
 
 // freshLease makes the test parallel and gives it its own control plane, with the manifests that an administrator
-// applies, a Lease without a holder and without a stop, and no Nodes.
+// applies, a Lease without a holder and without a stop, and no Nodes. `make test` plays a sample of these tests.
 func freshLease(t *testing.T) {
 	t.Helper()
+	rig.Sample(t, 2)
 	t.Parallel()
 	// Goroutines of the test carry its name as a label, so that nothingRuns can find those that are left.
 	pprof.SetGoroutineLabels(pprof.WithLabels(t.Context(), pprof.Labels(testLabel, t.Name())))

@@ -52,7 +52,7 @@ func bounds() []Config {
 			{Nodes: 2, Faults: 1, Kinds: allKinds, Pools: 2, Total: 1},
 			{Nodes: 3, Faults: 1, Kinds: allKinds},
 			{Nodes: 3, Faults: 1, Budget: 2, Kinds: kindsOf(crashLeader, loseWrite)},
-			{Nodes: 2, Faults: 2, Kinds: protocol},
+			{Nodes: 2, Faults: 2, Kinds: kindsOf(crash, loseWrite, crashLeader)},
 			{Nodes: 2, Faults: 2, Kinds: answers},
 			{Nodes: 1, Faults: 3, Kinds: missingLease},
 			{Nodes: 2, Faults: 1, Kinds: blocking, Blocks: BlocksEvict},
@@ -66,6 +66,7 @@ func bounds() []Config {
 		all = append(all, []Config{
 			{Nodes: 1, Faults: 3, Kinds: allKinds},
 			{Nodes: 2, Faults: 2, Kinds: allKinds},
+			{Nodes: 2, Faults: 2, Kinds: protocol},
 			{Nodes: 2, Faults: 2, Kinds: intents},
 			{Nodes: 2, Faults: 1, Kinds: allKinds | ofCanaries, Pools: 2, After: true},
 			{Nodes: 3, Faults: 1, Budget: 2, Kinds: allKinds},
