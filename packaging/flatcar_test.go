@@ -70,7 +70,7 @@ func TestFlatcar(t *testing.T) {
 	if len(page) != 1 {
 		t.Fatalf("docs/flatcar.md has %d YAML blocks, expected 1", len(page))
 	}
-	values := map[string]string{"URL": "https://downloads.example.com/lockkeeper", "Arch": "x86-64", "Image": "lockkeeper-1.2.3-x86-64.raw", "SHA256": strings.Repeat("0", 64)}
+	values := map[string]string{"URL": "https://downloads.example.com/lockkeeper", "Arch": "x86-64", "Image": "lockkeeper-1.2.3-x86-64.raw", "SHA256": strings.Repeat("0", 64), "Minor": "1.2"}
 	values["Transfer"] = "          " + strings.ReplaceAll(filled(t, "flatcar/lockkeeper.conf", values), "\n", "\n          ")
 	services := map[string]string{}
 	for name, source := range map[string]string{"docs/flatcar.md": page[0], "lockkeeper.bu": filled(t, "flatcar/lockkeeper.bu", values)} {
@@ -207,8 +207,10 @@ func checkTransfer(t *testing.T, name, text string) {
 		}
 	}
 	pattern := strings.NewReplacer("%a", "x86-64", ".", `\.`).Replace(got["Source.MatchPattern"])
-	if strings.Count(pattern, "@v") != 1 || !regexp.MustCompile("^"+strings.Replace(pattern, "@v", ".+", 1)+"$").MatchString("lockkeeper-1.2.3-x86-64.raw") {
-		t.Errorf("%s: %q does not match the name of an image", name, got["Source.MatchPattern"])
+	for image, want := range map[string]bool{"lockkeeper-1.2.3-x86-64.raw": true, "lockkeeper-1.2.3~rc.1-x86-64.raw": true, "lockkeeper-1.3.0-x86-64.raw": false, "lockkeeper-1.20.0-x86-64.raw": false} {
+		if strings.Count(pattern, "@v") != 1 || regexp.MustCompile("^"+strings.Replace(pattern, "@v", ".+", 1)+"$").MatchString(image) != want {
+			t.Errorf("%s: %q matches %s: %t, expected %t", name, got["Source.MatchPattern"], image, !want, want)
+		}
 	}
 }
 

@@ -24,7 +24,9 @@ func (b *build) flatcar(ctx context.Context, arch architecture, made string) err
 	if err != nil {
 		return err
 	}
-	values := struct{ URL, Arch, Image, SHA256, Transfer string }{URL: b.url, Arch: arch.systemd, Image: b.image(arch), SHA256: sum}
+	values := struct{ URL, Arch, Image, SHA256, Transfer, Minor string }{
+		URL: b.url, Arch: arch.systemd, Image: b.image(arch), SHA256: sum, Minor: minor(b.version),
+	}
 	transfer, err := fill("packaging/flatcar/lockkeeper.conf", values)
 	if err != nil {
 		return err

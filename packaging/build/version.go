@@ -46,3 +46,9 @@ func suffix(more []string, dirty string) string {
 	}
 	return "+" + strings.Join(more, ".")
 }
+
+// minor returns the minor version of a package's version: 1.2 of 1.2.3~rc.1.
+func minor(version string) string {
+	parts := strings.SplitN(version, ".", 3)
+	return parts[0] + "." + parts[1]
+}
