@@ -22,8 +22,6 @@ FAULTS ?= 1000000
 JOBS ?= 4
 # How long `make fuzz` runs each target.
 FUZZTIME ?= 1m
-# The files that `make simulate` reads.
-FLEET ?= testbed/simulate/testdata/three-policies.yaml
 # The bugs that `make bugs` plants: BUG='first page' or BUG=lock.txt.
 BUG ?=
 # What `make bench` measures: PARTS=drain. Without it, all parts but scale and drain.
@@ -75,7 +73,7 @@ lint: ## Check the form: gofmt, go vet, staticcheck, go fix
 	@cd testbed && $(TOOL) staticcheck ./...
 
 # Packages that start no goroutines. The race detector would find nothing in them, and their long tests would take several times as long.
-SEQUENTIAL = policy cli/report node/step coordinator/rollout
+SEQUENTIAL = policy cli/report cli/simulate node/step coordinator/rollout
 
 .PHONY: test-unit
 test-unit: deps ## Run the product's own tests, with -race where they start goroutines
@@ -86,7 +84,7 @@ test-unit: deps ## Run the product's own tests, with -race where they start goro
 test-deps: deps package-test-deps example-test-deps gate-test-deps test-parts
 
 # Most of these tests wait, for boots, for Leases to expire and for the API server, so more packages run at once than there are cores.
-# explore, simulate and virtual only compute, and take the CPU time that is left.
+# explore and virtual only compute, and take the CPU time that is left.
 .PHONY: test-testbed
 test-testbed: test-deps ## Run the tests on a real control plane and on real hosts, with samples of the long campaigns
 	@$(MAKE) --no-print-directory -j 4 test-clusters test-packages test-hosts test-explore
@@ -106,11 +104,11 @@ test-clusters:
 .PHONY: test-packages
 test-packages:
 	cd testbed && LOCKKEEPER_SEED='$(SEED)' $(TEST) -race -timeout 30m -p 1 ./identity ./client \
-		$$($(GO) list ./... | grep -v $(patsubst %,-e '/%$$',$(PROCESSES) e2e explore simulate virtual))
+		$$($(GO) list ./... | grep -v $(patsubst %,-e '/%$$',$(PROCESSES) e2e explore virtual))
 
 .PHONY: test-explore
 test-explore:
-	cd testbed && LOCKKEEPER_SEED='$(SEED)' nice -n 19 $(TEST) -timeout 30m ./virtual ./explore ./simulate
+	cd testbed && LOCKKEEPER_SEED='$(SEED)' nice -n 19 $(TEST) -timeout 30m ./virtual ./explore
 
 .PHONY: e2e
 e2e: deps test-parts ## Install the package on real hosts and roll them through updates and faults (root; prints LEFT OUT where it cannot)
@@ -165,11 +163,6 @@ generate: ## Generate the deep copies and packaging/manifests/crds.yaml from the
 	@$(TOOL) controller-gen object paths=./api/v1alpha1
 	@crds=$$($(TOOL) controller-gen crd paths=./api/v1alpha1 output:stdout | sed 1d); \
 	{ cat packaging/manifests/crds.head; printf '%s\n' "$$crds"; } >packaging/manifests/crds.yaml
-
-.PHONY: simulate
-simulate: ## Estimate how long a rollout takes, from FLEET="FILE…" (docs/simulate.md)
-	@cd testbed && $(GO) build -o ../bin/simulate ./cmd/simulate
-	@bin/simulate $(FLEET)
 
 .PHONY: docs
 docs: ## Rewrite the documents that are rendered from code

@@ -62,6 +62,7 @@ var allowedImports = map[string][]string{
 	"cli/cluster":           {"api", "cli/migrate", "cli/page", "cli/report", "coordinator/forecast", "coordinator/rollout", "kube", "node/lifecycle", "node/turn", "policy"},
 	"cli/migrate":           {"api", "policy"},
 	"cli/page":              {},
+	"cli/simulate":          {"api", "coordinator/rollout", "node/step", "node/turn", "policy"},
 	"cli/report":            {"api", "cli/page", "coordinator/forecast", "coordinator/rollout", "node/local", "node/turn", "policy"},
 	"coordinator/forecast":  {"api", "coordinator/rollout", "drain", "node/turn", "policy"},
 	"coordinator/notify":    {"api", "coordinator/webclient"},

@@ -99,6 +99,7 @@ Usage: lockkeeper COMMAND [FLAG…] [ARGUMENT…]
                           held
   plan [NODE]             Show what changes would cost, and when, before they
                           happen
+  simulate FILE…          Estimate how long a rollout takes
   check-config            Check this host's configuration
   pause [NODE…]           Freeze nodes where they are, or stop the whole cluster
   resume [NODE…]          End a pause of nodes, or the emergency stop
@@ -164,7 +165,8 @@ const exitHelp = `Exit statuses of lockkeeper:
       host, and the report is its last one.
   2   ` + "`status --exit-code`" + `: the rollout is under way.
   3   ` + "`status --exit-code`" + `: the rollout is held, halted or stopped. ` + "`plan" + `
-      --exit-code` + "`" + `: a node would be held.
+      --exit-code` + "`" + `: a node would be held. ` + "`simulate --exit-code`" + `: the rollout
+      would stop.
   4   ` + "`wait`, `leave` and `init`" + `: the timeout expired first.
   64  The command line is wrong. Nothing was done.
   78  This host's configuration is invalid. Nothing was started. systemd does
@@ -277,6 +279,10 @@ func TestUsage(t *testing.T) {
 		{"manifests --namespace Lock", "", "namespace \"Lock\": a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end " +
 			"with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')", 64},
 
+		{"simulate", "", "simulate requires FILE…; see `lockkeeper help simulate`", 64},
+		{"simulate none.yaml", "", "open none.yaml: no such file or directory", 1},
+		{"simulate --seed x none.yaml", "", "invalid value \"x\" for flag -seed: parse error; see `lockkeeper help simulate`", 64},
+
 		{"migrate", "", "--from \"\", expected fluo, kured or locksmith", 64},
 		{"migrate --from kured n1", "", "migrate accepts no arguments, got [\"n1\"]; see `lockkeeper help migrate`", 64},
 		{"migrate --from kured -o json", "", "-o \"json\", expected text, yaml or toml", 64},
@@ -330,6 +336,34 @@ func TestMigrateFromLocksmith(t *testing.T) {
 	for _, want := range []string{"== DisruptionPolicy from-locksmith ==", want, "- GROUP=\"stable\": update_engine reads it", "systemctl mask --now locksmithd"} {
 		if !strings.Contains(text, want) || exit != 0 {
 			t.Errorf("%d, and %q is not in\n%s", exit, want, text)
+		}
+	}
+}
+
+// TestSimulate rolls a node whose reboot works, and one whose reboot does not.
+func TestSimulate(t *testing.T) {
+	dir := t.TempDir()
+	fleet := func(reboot string) string {
+		return "start: 2026-03-02T12:00:00Z\nnodes:\n- {name: n, count: 1, takes: {drain: 2m, reboot: " + reboot + "}, changes: [{os: 4230.2.0}]}\n" +
+			"---\napiVersion: lockkeeper.dev/v1alpha1\nkind: DisruptionPolicy\nmetadata: {name: every}\n"
+	}
+	write(t, dir, "good.yaml", fleet("5m"))
+	write(t, dir, "lost.yaml", fleet("never"))
+	write(t, dir, "policy.yaml", "apiVersion: lockkeeper.dev/v1alpha1\nkind: DisruptionPolicy\nmetadata: {name: all}\nspec: {rollout: {maxUnavailabel: 1}}\n")
+	for args, c := range map[string]struct {
+		stdout, stderr string
+		exit           int
+	}{
+		"good.yaml":                      {"All of them are up to date.", "", 0},
+		"lost.yaml":                      {"IT STOPS", "", 0},
+		"--exit-code --seed 3 lost.yaml": {"IT STOPS", "", 3},
+		"good.yaml lost.yaml":            {"", "lockkeeper: lost.yaml: a second fleet, expected one", 1},
+		"good.yaml policy.yaml":          {"", "lockkeeper: policy.yaml: policy all: ", 1},
+		"policy.yaml":                    {"", "lockkeeper: policy.yaml: policy all: ", 1},
+	} {
+		stdout, stderr, exit := lockkeeper(t, dir, nil, append([]string{"simulate"}, strings.Fields(args)...)...)
+		if !strings.Contains(stdout, c.stdout) || !strings.HasPrefix(stderr, c.stderr) || exit != c.exit {
+			t.Errorf("%s: %d, %q, %q; expected %+v", args, exit, stdout, stderr, c)
 		}
 	}
 }
@@ -662,8 +696,8 @@ func TestComplete(t *testing.T) {
 		words []string
 		want  string // the candidates
 	}{
-		{[]string{""}, "run status history wait plan check-config pause resume detach attach manage unmanage request retry confirm leave manifests init kubeconfig migrate version help"},
-		{[]string{"help", ""}, "run status history wait plan check-config pause resume detach attach manage unmanage request retry confirm leave manifests init kubeconfig migrate version help exit-status --help -h"},
+		{[]string{""}, "run status history wait plan simulate check-config pause resume detach attach manage unmanage request retry confirm leave manifests init kubeconfig migrate version help"},
+		{[]string{"help", ""}, "run status history wait plan simulate check-config pause resume detach attach manage unmanage request retry confirm leave manifests init kubeconfig migrate version help exit-status --help -h"},
 		{[]string{"confirm", ""}, "--dry-run " + connection + " --help -h"},
 		{[]string{"status", "-A", "--"}, "--all -A --watch -w --selector -l --exit-code --output -o --no-headers " + connection + " --help -h"},
 		{[]string{"status", "-o", ""}, "text table wide json yaml name"},
@@ -672,7 +706,7 @@ func TestComplete(t *testing.T) {
 		{[]string{"kubeconfig", "--file", ""}, ":files"},
 		{[]string{"kubeconfig", "--lifetime", ""}, ""},
 		{[]string{"frobnicate", ""}, ""},
-		{nil, "run status history wait plan check-config pause resume detach attach manage unmanage request retry confirm leave manifests init kubeconfig migrate version help"},
+		{nil, "run status history wait plan simulate check-config pause resume detach attach manage unmanage request retry confirm leave manifests init kubeconfig migrate version help"},
 	} {
 		out, stderr, exit := lockkeeper(t, t.TempDir(), nil, append([]string{"__complete"}, tc.words...)...)
 		var got []string

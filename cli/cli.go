@@ -31,7 +31,7 @@ import (
 
 // Commands returns all commands except help and version, in the order of the help.
 func Commands() []*urfave.Command {
-	all := []*urfave.Command{status(), history(), wait(), plan(), checkConfig()}
+	all := []*urfave.Command{status(), history(), wait(), plan(), simulation(), checkConfig()}
 	if service != nil {
 		all = append([]*urfave.Command{service()}, all...)
 	}

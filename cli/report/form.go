@@ -151,7 +151,7 @@ func ExitStatuses() []ExitStatus {
 		{ExitOK, "Success. `status` and `plan` made their report, whatever it says. `wait` reached its goal."},
 		{ExitError, "An error. With `status --exit-code` also: lockkeeper does not run on this host, and the report is its last one."},
 		{ExitRolling, "`status --exit-code`: the rollout is under way."},
-		{ExitHeld, "`status --exit-code`: the rollout is held, halted or stopped. `plan --exit-code`: a node would be held."},
+		{ExitHeld, "`status --exit-code`: the rollout is held, halted or stopped. `plan --exit-code`: a node would be held. `simulate --exit-code`: the rollout would stop."},
 		{ExitTimeout, "`wait`, `leave` and `init`: the timeout expired first."},
 		{ExitUsage, "The command line is wrong. Nothing was done."},
 		{ExitConfig, "This host's configuration is invalid. Nothing was started. systemd does not start the service again."},

@@ -20,28 +20,37 @@ import (
 	"lockkeeper.dev/lockkeeper/policy"
 )
 
+// MaxFile bounds a file, in bytes. A policy is bounded by what the API server accepts.
+const MaxFile = 16 << 20
+
+// File is a file of YAML documents.
+type File struct {
+	Name string // for errors
+	Text []byte
+}
+
 // Read reads a fleet and its policies from YAML documents. One document is the fleet; each other one is a
 // DisruptionPolicy or a List of them, as `kubectl get dp -o yaml` prints it. Missing fields of a policy get the
 // defaults of the API server. An invalid policy is not an error: it holds its nodes.
-func Read(files ...io.Reader) (*Fleet, error) {
+func Read(files ...File) (*Fleet, error) {
 	var fleet *Fleet
 	var policies []policy.Policy
 	for _, file := range files {
-		docs := utilyaml.NewYAMLReader(bufio.NewReader(file))
+		docs := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(file.Text)))
 		for {
 			doc, err := docs.Read()
 			if errors.Is(err, io.EOF) {
 				break
 			}
 			if err != nil {
-				return nil, fmt.Errorf("reading YAML: %w", err)
+				return nil, fmt.Errorf("%s: reading YAML: %w", file.Name, err)
 			}
 			f, more, err := readDocument(doc)
 			switch {
 			case err != nil:
-				return nil, err
+				return nil, fmt.Errorf("%s: %w", file.Name, err)
 			case f != nil && fleet != nil:
-				return nil, errors.New("two fleets, expected one: the other documents are of kind DisruptionPolicy or List")
+				return nil, fmt.Errorf("%s: a second fleet, expected one: the other documents are of kind DisruptionPolicy or List", file.Name)
 			case f != nil:
 				fleet = f
 			}

@@ -30,17 +30,17 @@ func TestRefusals(t *testing.T) {
 		{"gates: [{name", "setle: 0s, gates: [{name", "unknown field"},
 		{"kind: DisruptionPolicy", "kind: Policy", `kind "Policy", expected a fleet`},
 		{"v1alpha1", "v1", "expected a DisruptionPolicy of lockkeeper.dev/v1alpha1"},
-		{"---\n", "---\nstart: " + monday + "\n---\n", "two fleets"},
+		{"---\n", "---\nstart: " + monday + "\n---\n", "fleet.yaml: a second fleet"},
 	} {
 		text := strings.Replace(good, c.old, c.new, 1)
 		if text == good {
 			t.Fatalf("%q is not in the file", c.old)
 		}
-		if _, err := Read(strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := Read(File{"fleet.yaml", []byte(text)}); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%q instead of %q: %v, expected %s", c.new, c.old, err, c.want)
 		}
 	}
-	if _, err := Read(strings.NewReader("# nothing\n")); err == nil || !strings.Contains(err.Error(), "no fleet") {
+	if _, err := Read(File{"fleet.yaml", []byte("# nothing\n")}); err == nil || !strings.Contains(err.Error(), "no fleet") {
 		t.Errorf("an empty file: %v", err)
 	}
 }

@@ -5,7 +5,7 @@
 // The inputs are simulated: how long a drain, a reboot or a hook takes, what fails, and when a gate closes. The fleet's
 // file defines all of that, and there are no other assumptions. The same file with the same seed gives the same run.
 //
-// Other parts of the testbed cover lost and late writes, a change of leaders, crashes, and admins who cordon. Here
-// every process sees a write at the instant of the write. The coordinator's own host rolls last, as in a cluster, but
+// It leaves out lost and late writes, a change of leaders, crashes, and admins who cordon; package virtual of the testbed
+// has those. Here every process sees a write at the instant of the write. The coordinator's own host rolls last, as in a cluster, but
 // its turn does not delay other nodes.
 package simulate

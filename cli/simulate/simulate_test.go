@@ -1,14 +1,11 @@
 package simulate
 
-import (
-	"strings"
-	"testing"
-)
+import "testing"
 
 // read parses the fleet of a test.
 func read(t *testing.T, text string) *Fleet {
 	t.Helper()
-	f, err := Read(strings.NewReader(text))
+	f, err := Read(File{"fleet.yaml", []byte(text)})
 	if err != nil {
 		t.Fatalf("%v:\n%s", err, text)
 	}
