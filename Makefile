@@ -126,9 +126,8 @@ soak: deps test-parts package-test-deps ## Run the full campaigns (SEED=…, ROU
 	cd testbed && LOCKKEEPER_SOAK=$(ROUNDS) LOCKKEEPER_SEED='$(SEED)' $(GO) test -timeout 12h -count 1 -v -run 'EveryClass|EveryWrite' ./faults
 	cd testbed && LOCKKEEPER_SOAK=$(ROUNDS) LOCKKEEPER_SEED='$(SEED)' LOCKKEEPER_JOBS=$(JOBS) $(GO) test -timeout 12h -count 1 -v -run Campaigns ./faults
 	cd testbed && LOCKKEEPER_SOAK=100 LOCKKEEPER_SEED='$(SEED)' $(GO) test -timeout 12h -count 1 -v -run 'Rounds|Aims|Mutants' ./faults
-	cd testbed && LOCKKEEPER_SOAK=$(ROUNDS) LOCKKEEPER_SEED='$(SEED)' $(GO) test -timeout 12h -count 1 -v -run 'TestFleets$$' ./client
-	cd testbed && LOCKKEEPER_SOAK=1 $(GO) test -timeout 1h -count 1 -v -run 'TestTurns/(intent|takeover)-' ./turns
-	cd testbed && LOCKKEEPER_SOAK=1 $(GO) test -timeout 1h -count 1 -v -run 'MixedCluster|KilledInEveryState' ./rollout
+	cd testbed && LOCKKEEPER_SOAK=$(ROUNDS) LOCKKEEPER_SEED='$(SEED)' $(GO) test -race -timeout 12h -count 1 -v ./client
+	cd testbed && LOCKKEEPER_SOAK=1 $(GO) test -timeout 2h -count 1 -v ./turns ./rollout
 	cd testbed && LOCKKEEPER_SOAK=1 $(GO) test -timeout 1h -count 1 -v -run FullNodes ./identity
 	cd testbed && LOCKKEEPER_SOAK=1 $(GO) test -timeout 1h -count 1 -v -run ReproducibleInFull ./install
 	cd testbed && LOCKKEEPER_SOAK=1 LOCKKEEPER_SEED='$(SEED)' $(GO) test -timeout 3h -count 1 -v ./e2e
