@@ -266,7 +266,10 @@ func (f *fleet) groupOf(p *corev1.Pod) *group {
 	if name == "" {
 		name, _, _ = strings.Cut(p.Name, "-")
 	}
-	for _, g := range append(f.plan.groups, f.lateG) {
+	if f.lateG.name == name {
+		return f.lateG
+	}
+	for _, g := range f.plan.groups {
 		if g.name == name {
 			return g
 		}
