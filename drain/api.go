@@ -74,7 +74,7 @@ func (a apiEvictor) evict(ctx context.Context, f facts) answer {
 	if !a.force || !evicted.refusal() {
 		return evicted
 	}
-	deleted := answerOf(a.client.CoreV1().Pods(f.Namespace).Delete(ctx, f.Name, options))
+	deleted := answerOf(a.deletePod(ctx, f.Pod, options))
 	if deleted.kind == accepted {
 		deleted.overruled = evicted.message
 		if a.deleted != nil {
@@ -88,6 +88,20 @@ func (a apiEvictor) evict(ctx context.Context, f facts) answer {
 // away has refused nothing.
 func (a answer) refusal() bool {
 	return a.kind == refused || a.kind == later && a.reason != TooManyRequests && a.reason != Unreachable
+}
+
+// deletePod sends one deletion. Like an eviction, client-go would repeat it by itself. The next one has to follow an eviction
+// that is refused again.
+func (a apiEvictor) deletePod(ctx context.Context, p Pod, options metav1.DeleteOptions) error {
+	return a.client.CoreV1().RESTClient().Delete().
+		MaxRetries(0).
+		AbsPath("/api/v1").
+		Namespace(p.Namespace).
+		Resource("pods").
+		Name(p.Name).
+		Body(&options).
+		Do(ctx).
+		Error()
 }
 
 // postEviction sends one eviction. Not by EvictV1: client-go repeats a request by itself, up to ten times, if the answer

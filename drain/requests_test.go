@@ -51,6 +51,9 @@ func (s *podServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if text := s.refuses[r.Method]; text != "" {
 			var status metav1.Status
 			_ = json.Unmarshal([]byte(text), &status)
+			if d := status.Details; d != nil && d.RetryAfterSeconds > 0 {
+				w.Header().Set("Retry-After", strconv.Itoa(int(d.RetryAfterSeconds)))
+			}
 			w.WriteHeader(int(status.Code))
 			_, _ = w.Write([]byte(text))
 			return
@@ -82,6 +85,7 @@ func TestRequestsOfAnEviction(t *testing.T) {
 		del     = "DELETE /api/v1/namespaces/shop/pods/db-0"
 		budget  = `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"TooManyRequests","code":429,"details":{"causes":[{"reason":"DisruptionBudget","message":"too few"}]}}`
 		busy    = `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"TooManyRequests","code":429}`
+		full    = `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"TooManyRequests","code":429,"details":{"retryAfterSeconds":1}}`
 		webhook = `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"no","reason":"Forbidden","code":403}`
 		missing = `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}`
 		away    = `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"away","code":503}`
@@ -105,6 +109,7 @@ func TestRequestsOfAnEviction(t *testing.T) {
 		"force, a webhook":              {force: true, grace: 5 * time.Second, refuses: webhook, sent: []string{post, del}, deleted: "no"},
 		"force, conflicts on a budget":  {force: true, grace: 5 * time.Second, refuses: timeout, sent: []string{post, del}, deleted: "conflicts"},
 		"force, both refused":           {force: true, grace: 5 * time.Second, refuses: budget, keeps: webhook, sent: []string{post, del}, kind: refused},
+		"force, both refused for now":   {force: true, grace: 5 * time.Second, refuses: budget, keeps: full, sent: []string{post, del}, kind: later},
 		"force, gone":                   {force: true, grace: 5 * time.Second, refuses: missing, sent: []string{post}, kind: gone},
 		"force, gone since":             {force: true, grace: 5 * time.Second, refuses: budget, keeps: missing, sent: []string{post, del}, kind: gone},
 		"force, a busy API server":      {force: true, grace: 5 * time.Second, refuses: busy, sent: []string{post}, kind: later},
