@@ -130,7 +130,7 @@ func (j *fleetJudge) see(ctx context.Context, p *corev1.Pod, gone bool) {
 	s.evicted = s.evicted || slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
 		return c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue && c.Reason == "EvictionByEvictionAPI"
 	})
-	if p.DeletionTimestamp != nil {
+	if p.DeletionTimestamp != nil && s.deadline.IsZero() {
 		s.deadline = p.DeletionTimestamp.Time
 	}
 	if (p.DeletionTimestamp != nil || gone) && s.deleting.IsZero() {
@@ -240,7 +240,7 @@ func (j *fleetJudge) critical(h *fleetHost, r *faultproxy.Request) {
 		if g == nil || g.critical() || g.fate == stays || g.fate == blocks || time.Since(p.CreationTimestamp.Time) < 5*time.Second+j.f.slack() && j.came(p.UID) {
 			continue
 		}
-		if d := p.DeletionTimestamp; d != nil && time.Since(d.Time) > 10*time.Second-slack || d == nil && g.returns > 1 && j.came(p.UID) {
+		if d := p.DeletionTimestamp; d != nil && time.Since(j.deadline(p)) > 10*time.Second-slack || d == nil && g.returns > 1 && j.came(p.UID) {
 			continue
 		}
 		h.mu.Lock()
@@ -251,6 +251,17 @@ func (j *fleetJudge) critical(h *fleetHost, r *faultproxy.Request) {
 		}
 		j.breaks("the critical pod %s was to be evicted while %s was on the node (%s)", r.Name, p.Name, g)
 	}
+}
+
+// deadline returns when a pod that is being deleted should have ended: the end of an obstacle may delete it once more, which
+// moves its timestamp.
+func (j *fleetJudge) deadline(p *corev1.Pod) time.Time {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if s := j.pods[p.UID]; s != nil && !s.deadline.IsZero() && s.deadline.Before(p.DeletionTimestamp.Time) {
+		return s.deadline
+	}
+	return p.DeletionTimestamp.Time
 }
 
 // came reports whether the pod came after the drains began.
