@@ -255,6 +255,7 @@ func (p *fleetPlan) finish(rng *rand.Rand, g *group, critical bool) {
 	case g.fate == stays:
 		g.obstacle = nil
 	case g.fate == blocks:
+		g.returns = 0 // a successor on the drained node would block it again, for good
 		g.obstacle = cmp.Or(map[drain.Reason]*obstacle{drain.Unmanaged: byUnmanaged, drain.EmptyDir: byEmptyDir}[g.blockedBy(p.rules)], byPolicy)
 	}
 	p.groups = append(p.groups, g)
