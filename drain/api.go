@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 )
 
 const (
@@ -90,30 +91,9 @@ func (a answer) refusal() bool {
 	return a.kind == refused || a.kind == later && a.reason != TooManyRequests && a.reason != Unreachable
 }
 
-// deletePod sends one deletion. Like an eviction, client-go would repeat it by itself. The next one has to follow an eviction
-// that is refused again.
-func (a apiEvictor) deletePod(ctx context.Context, p Pod, options metav1.DeleteOptions) error {
-	return a.client.CoreV1().RESTClient().Delete().
-		MaxRetries(0).
-		AbsPath("/api/v1").
-		Namespace(p.Namespace).
-		Resource("pods").
-		Name(p.Name).
-		Body(&options).
-		Do(ctx).
-		Error()
-}
-
-// postEviction sends one eviction. Not by EvictV1: client-go repeats a request by itself, up to ten times, if the answer
-// has a Retry-After (10 s while the budget's controller works on it). That would block one of few evictions under way for
-// minutes, and hide the blocker.
+// postEviction sends one eviction.
 func (a apiEvictor) postEviction(ctx context.Context, p Pod, options metav1.DeleteOptions) error {
-	return a.client.CoreV1().RESTClient().Post().
-		MaxRetries(0).
-		AbsPath("/api/v1").
-		Namespace(p.Namespace).
-		Resource("pods").
-		Name(p.Name).
+	return once(a.client.CoreV1().RESTClient().Post(), p).
 		SubResource("eviction").
 		Body(&policyv1.Eviction{
 			ObjectMeta:    metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name},
@@ -121,6 +101,18 @@ func (a apiEvictor) postEviction(ctx context.Context, p Pod, options metav1.Dele
 		}).
 		Do(ctx).
 		Error()
+}
+
+// deletePod sends one deletion. If it fails, the next one follows an eviction that is refused again.
+func (a apiEvictor) deletePod(ctx context.Context, p Pod, options metav1.DeleteOptions) error {
+	return once(a.client.CoreV1().RESTClient().Delete(), p).Body(&options).Do(ctx).Error()
+}
+
+// once makes r a request about a pod that is sent only once. The typed methods, such as EvictV1, repeat a request by
+// themselves, up to ten times, if the answer has a Retry-After (10 s while the budget's controller works on it). That
+// would block one of few evictions under way for minutes, and hide the blocker.
+func once(r *rest.Request, p Pod) *rest.Request {
+	return r.MaxRetries(0).AbsPath("/api/v1").Namespace(p.Namespace).Resource("pods").Name(p.Name)
 }
 
 // answerOf reads the API server's answer to an eviction.

@@ -90,8 +90,8 @@ type applied struct {
 	version string
 }
 
-// applyUnlessThere applies an object, unless it was the last one applied under its name and nobody has written it since. For each of these
-// objects, the API server would validate or compile as much as the whole turn of a host costs it, and every test applies them.
+// applyUnlessThere applies an object, unless the same one was applied last and has not been written since. Every test applies these
+// objects, and in a profile the API server spent a sixth of its time on compiling their rules again.
 func (cp *ControlPlane) applyUnlessThere(ctx context.Context, client dynamic.Interface, obj *unstructured.Unstructured) error {
 	key := obj.GetKind() + "/" + obj.GetNamespace() + "/" + obj.GetName()
 	if was, ok := cp.lastApplied.Load(key); ok && reflect.DeepEqual(was.(applied).obj.Object, obj.Object) {
