@@ -113,7 +113,7 @@ func TestDelayGrowsWithinBounds(t *testing.T) {
 	}{
 		"budget":      {budget("", 0), time.Second, 30 * time.Second, 1500 * time.Millisecond, 22500 * time.Millisecond},
 		"unreachable": {answer{kind: later, reason: Unreachable}, time.Second, 30 * time.Second, 1500 * time.Millisecond, 22500 * time.Millisecond},
-		"refused":     {answer{kind: refused, reason: ServerError}, 5 * time.Second, 2 * time.Minute, 7500 * time.Millisecond, 90 * time.Second},
+		"refused":     {answer{kind: refused, reason: ServerError}, time.Second, 30 * time.Second, 1500 * time.Millisecond, 22500 * time.Millisecond},
 		"asked to wait 10 s": {answer{kind: later, reason: PodDisruptionBudget, retryAfter: 10 * time.Second},
 			10 * time.Second, 30 * time.Second, 11250 * time.Millisecond, 22500 * time.Millisecond},
 		"asked to wait an hour": {answer{kind: later, reason: TooManyRequests, retryAfter: time.Hour},
@@ -171,7 +171,7 @@ func TestJitterSpreads(t *testing.T) {
 	low := newSchedule(1, func() float64 { return 0 })
 	high := newSchedule(1, func() float64 { return 0.999999 })
 	for failures := 1; failures < 100; failures++ {
-		l, h := low.delay(failures, minDelay, maxDelay), high.delay(failures, minDelay, maxDelay)
+		l, h := low.delay(failures, maxDelay), high.delay(failures, maxDelay)
 		if l < minDelay || h > maxDelay || h < l*19/10 {
 			t.Errorf("after %d failures %v to %v", failures, l, h)
 		}

@@ -16,16 +16,13 @@ const systemCritical = 2_000_000_000
 
 // Bounds of the schedule: a pod that cannot be evicted is tried less and less often.
 const (
-	// Delays before a pod's next eviction when it was answered "not now".
+	// Delays before a pod's next eviction.
 	minDelay = time.Second
 	maxDelay = 30 * time.Second
-	// freshDelay is the longest delay while a budget has blocked the pod for less than ten
-	// times as long: a budget often allows the eviction within a minute, when a pod on
-	// another node is ready.
+	// freshDelay is the longest delay while the pod has been blocked for less than ten times as
+	// long: a budget often allows the eviction within a minute, when a pod on another node is
+	// ready, and whoever removes an obstacle watches the drain.
 	freshDelay = 5 * time.Second
-	// Delays after an answer that will hardly change by itself.
-	minSlowDelay = 5 * time.Second
-	maxSlowDelay = 2 * time.Minute
 	// criticalAfter is how long critical pods wait for another pod that cannot be evicted.
 	criticalAfter = 30 * time.Second
 	// recheck is how long the watch may take to show an accepted eviction. An admission webhook
@@ -64,7 +61,6 @@ type entry struct {
 	inFlight  bool
 	attempts  int // evictions sent
 	failures  int // answers in a row that did not remove the pod
-	refusals  int // refusals in a row: one after many "not now" says little about how long it lasts
 	notBefore time.Time
 	accepted  bool
 	blocker   *Blocker
@@ -164,7 +160,7 @@ func (s *schedule) arrived(now time.Time, e *entry) {
 	}
 	s.returns[e.controller]++
 	if n := s.returns[e.controller]; n > 1 {
-		e.notBefore = now.Add(s.delay(n-1, minDelay, maxDelay))
+		e.notBefore = now.Add(s.delay(n-1, maxDelay))
 		e.block(now, Returning, "", fmt.Sprintf(
 			"the pod's controller has put %d pods on this node since one of its pods was evicted", n))
 	}
@@ -248,7 +244,7 @@ func (s *schedule) answered(now time.Time, uid types.UID, controller types.UID, 
 	}
 	e.inFlight = false
 	if a.kind == accepted {
-		e.failures, e.refusals, e.refused = 0, 0, time.Time{}
+		e.failures, e.refused = 0, time.Time{}
 		if !e.accepted {
 			e.blocker = nil
 		}
@@ -260,13 +256,7 @@ func (s *schedule) answered(now time.Time, uid types.UID, controller types.UID, 
 	if e.refused.IsZero() && a.reason != Unreachable {
 		e.refused = now
 	}
-	wait := s.delay(e.failures, minDelay, e.longestDelay(now, a))
-	if a.kind == refused {
-		e.refusals++
-		wait = s.delay(e.refusals, minSlowDelay, maxSlowDelay)
-	} else {
-		e.refusals = 0
-	}
+	wait := s.delay(e.failures, e.longestDelay(now, a))
 	if a.retryAfter > 0 {
 		requested := min(max(a.retryAfter, minDelay), maxDelay)
 		wait = max(wait, requested+time.Duration(s.random()*float64(requested)/4))
@@ -281,10 +271,10 @@ func (s *schedule) answered(now time.Time, uid types.UID, controller types.UID, 
 	}
 }
 
-// longestDelay returns the longest delay after an answer that says "not now". For a budget it is a tenth of the time for
-// which the pod has been blocked: few requests, and the drain ends soon after the budget allows it.
+// longestDelay returns the longest delay after an answer. It is a tenth of the time for which the pod has been blocked: few
+// requests, and the drain ends soon after the obstacle does. An API server that is busy or away is left alone for longer.
 func (e *entry) longestDelay(now time.Time, a answer) time.Duration {
-	if a.reason != PodDisruptionBudget {
+	if a.reason == TooManyRequests || a.reason == Unreachable {
 		return maxDelay
 	}
 	return min(max(now.Sub(e.refused)/10, freshDelay), maxDelay)
@@ -292,8 +282,8 @@ func (e *entry) longestDelay(now time.Time, a answer) time.Duration {
 
 // delay doubles with each failure. It is random in the upper half of that, so that pods that
 // were blocked at the same time are not tried again at the same time.
-func (s *schedule) delay(failures int, shortest, longest time.Duration) time.Duration {
-	d := min(longest, shortest<<min(failures, 16))
+func (s *schedule) delay(failures int, longest time.Duration) time.Duration {
+	d := min(longest, minDelay<<min(failures, 16))
 	return d/2 + time.Duration(s.random()*float64(d)/2)
 }
 

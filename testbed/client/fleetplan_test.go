@@ -62,17 +62,17 @@ var (
 	tightBudget = &obstacle{name: "a budget that allows nothing", reason: drain.PodDisruptionBudget, budget: true, overruled: true,
 		message: "The disruption budget BUDGET needs", kinds: []kind{replica, member}, again: 10 * time.Second, part: 0.1}
 	twoBudgets = &obstacle{name: "two budgets", reason: drain.PodDisruptionBudget, overruled: true,
-		message: "leave one budget that selects this pod", kinds: []kind{replica, member}, again: 10 * time.Second, part: 2}
+		message: "leave one budget that selects this pod", kinds: []kind{replica, member}, again: 10 * time.Second, part: 0.1}
 	notReady = &obstacle{name: "a budget and pods that are not ready", reason: drain.PodDisruptionBudget, budget: true, overruled: true,
 		message: "this pod itself is not Ready", kinds: []kind{replica, member}, again: 10 * time.Second, part: 0.1}
 	guard403 = &obstacle{name: "a webhook that forbids", reason: drain.Refused, overruled: true,
-		message: guardText, kinds: []kind{replica, member, bare}, again: 10 * time.Second, part: 2}
+		message: guardText, kinds: []kind{replica, member, bare}, again: 10 * time.Second, part: 0.1}
 	guard429 = &obstacle{name: "a webhook that is busy", reason: drain.TooManyRequests,
-		message: guardText, kinds: []kind{replica, member, bare}, again: 2 * time.Second, part: 2}
+		message: guardText, kinds: []kind{replica, member, bare}, again: 30 * time.Second}
 	guard500 = &obstacle{name: "a webhook that fails", reason: drain.ServerError, overruled: true,
-		message: guardText, kinds: []kind{replica, member, bare}, again: 10 * time.Second, part: 2}
+		message: guardText, kinds: []kind{replica, member, bare}, again: 10 * time.Second, part: 0.1}
 	guardAll = &obstacle{name: "a webhook that forbids deletions too", reason: drain.Refused,
-		message: guardText, kinds: []kind{replica, member, bare}, again: 10 * time.Second, part: 2}
+		message: guardText, kinds: []kind{replica, member, bare}, again: 10 * time.Second, part: 0.1}
 	finalizer = &obstacle{name: "a finalizer", reason: drain.Finalizer,
 		message: "it has finalizers: example.com/held", kinds: []kind{replica, bare, leaving}}
 	deadKubelet = &obstacle{name: "a kubelet that does not end the pod", reason: drain.Terminating,
