@@ -256,7 +256,7 @@ func (s *schedule) answered(now time.Time, uid types.UID, controller types.UID, 
 	if e.refused.IsZero() && a.reason != Unreachable {
 		e.refused = now
 	}
-	wait := s.delay(e.failures, e.longestDelay(now, a))
+	wait := s.delay(e.failures, e.longestDelay(now))
 	if a.retryAfter > 0 {
 		requested := min(max(a.retryAfter, minDelay), maxDelay)
 		wait = max(wait, requested+time.Duration(s.random()*float64(requested)/4))
@@ -272,9 +272,9 @@ func (s *schedule) answered(now time.Time, uid types.UID, controller types.UID, 
 }
 
 // longestDelay returns the longest delay after an answer. It is a tenth of the time for which the pod has been blocked: few
-// requests, and the drain ends soon after the obstacle does. An API server that is busy or away is left alone for longer.
-func (e *entry) longestDelay(now time.Time, a answer) time.Duration {
-	if a.reason == TooManyRequests || a.reason == Unreachable {
+// requests, and the drain ends soon after the obstacle does. While the API server has never answered, it is maxDelay.
+func (e *entry) longestDelay(now time.Time) time.Duration {
+	if e.refused.IsZero() {
 		return maxDelay
 	}
 	return min(max(now.Sub(e.refused)/10, freshDelay), maxDelay)

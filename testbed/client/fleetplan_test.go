@@ -49,9 +49,7 @@ type obstacle struct {
 	// overruled: with Force, the pod is deleted.
 	overruled bool
 	kinds     []kind
-	// again is the longest delay between two attempts while the obstacle is young, and the part of its age that it grows by.
-	again time.Duration
-	part  float64
+	asked     bool // the drain asks again and again for the pod's eviction, until the obstacle is gone
 }
 
 // guardText is what the webhook says when it refuses.
@@ -60,19 +58,19 @@ const guardText = "this pod is guarded"
 // The obstacles, from docs/drain.md and docs/reasons.md.
 var (
 	tightBudget = &obstacle{name: "a budget that allows nothing", reason: drain.PodDisruptionBudget, budget: true, overruled: true,
-		message: "The disruption budget BUDGET needs", kinds: []kind{replica, member}, again: 10 * time.Second, part: 0.1}
+		message: "The disruption budget BUDGET needs", kinds: []kind{replica, member}, asked: true}
 	twoBudgets = &obstacle{name: "two budgets", reason: drain.PodDisruptionBudget, overruled: true,
-		message: "leave one budget that selects this pod", kinds: []kind{replica, member}, again: 10 * time.Second, part: 0.1}
+		message: "leave one budget that selects this pod", kinds: []kind{replica, member}, asked: true}
 	notReady = &obstacle{name: "a budget and pods that are not ready", reason: drain.PodDisruptionBudget, budget: true, overruled: true,
-		message: "this pod itself is not Ready", kinds: []kind{replica, member}, again: 10 * time.Second, part: 0.1}
+		message: "this pod itself is not Ready", kinds: []kind{replica, member}, asked: true}
 	guard403 = &obstacle{name: "a webhook that forbids", reason: drain.Refused, overruled: true,
-		message: guardText, kinds: []kind{replica, member, bare}, again: 10 * time.Second, part: 0.1}
+		message: guardText, kinds: []kind{replica, member, bare}, asked: true}
 	guard429 = &obstacle{name: "a webhook that is busy", reason: drain.TooManyRequests,
-		message: guardText, kinds: []kind{replica, member, bare}, again: 30 * time.Second}
+		message: guardText, kinds: []kind{replica, member, bare}, asked: true}
 	guard500 = &obstacle{name: "a webhook that fails", reason: drain.ServerError, overruled: true,
-		message: guardText, kinds: []kind{replica, member, bare}, again: 10 * time.Second, part: 0.1}
+		message: guardText, kinds: []kind{replica, member, bare}, asked: true}
 	guardAll = &obstacle{name: "a webhook that forbids deletions too", reason: drain.Refused,
-		message: guardText, kinds: []kind{replica, member, bare}, again: 10 * time.Second, part: 0.1}
+		message: guardText, kinds: []kind{replica, member, bare}, asked: true}
 	finalizer = &obstacle{name: "a finalizer", reason: drain.Finalizer,
 		message: "it has finalizers: example.com/held", kinds: []kind{replica, bare, leaving}}
 	deadKubelet = &obstacle{name: "a kubelet that does not end the pod", reason: drain.Terminating,

@@ -52,6 +52,7 @@ type fleetHost struct {
 // hostRun is one run of the host's drain.
 type hostRun struct {
 	began   time.Time
+	started time.Time // the run before has ended, and this one may have sent requests already; zero: not yet
 	stopped time.Time // zero: it ended by itself
 	force   bool
 }
@@ -163,6 +164,9 @@ func (h *fleetHost) start(ctx context.Context, ran bool) {
 	e := h.eviction
 	h.mu.Unlock()
 	h.drain.Start(ctx, h.stage, e, ran)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.runs[len(h.runs)-1].started = time.Now()
 }
 
 func (h *fleetHost) stop() {
@@ -218,9 +222,9 @@ func (h *fleetHost) forcedAt(t time.Time) bool {
 	return slices.ContainsFunc(h.runs, func(r hostRun) bool { return r.force && r.began.Before(t) })
 }
 
-// restarted reports whether a run began between the two times.
+// restarted reports whether a run may have begun between the two times.
 func (h *fleetHost) restarted(from, to time.Time) bool {
-	return slices.ContainsFunc(h.runs, func(r hostRun) bool { return r.began.After(from) && r.began.Before(to) })
+	return slices.ContainsFunc(h.runs, func(r hostRun) bool { return r.started.After(from) && r.began.Before(to) })
 }
 
 // fleet is the pods of one plan, and what happens to them.
@@ -429,7 +433,10 @@ func (f *fleet) obstacles(ctx context.Context) time.Duration {
 			}
 			f.lift(ctx, g)
 			lifted := time.Now()
-			again := g.obstacle.again + time.Duration(g.obstacle.part*float64(time.Since(began))) + 3*time.Second + time.Duration(g.grace+1)*time.Second
+			again := 3*time.Second + time.Duration(g.grace+1)*time.Second
+			if g.obstacle.asked {
+				again += 10*time.Second + time.Since(began)/10
+			}
 			mu.Lock()
 			worst = max(worst, again)
 			mu.Unlock()
