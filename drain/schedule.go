@@ -21,7 +21,7 @@ const (
 	maxDelay = 30 * time.Second
 	// freshDelay is the longest delay while the pod has been blocked for less than ten times as
 	// long: a budget often allows the eviction within a minute, when a pod on another node is
-	// ready, and whoever removes an obstacle watches the drain.
+	// ready, and a user who removes an obstacle waits for the drain.
 	freshDelay = 5 * time.Second
 	// criticalAfter is how long critical pods wait for another pod that cannot be evicted.
 	criticalAfter = 30 * time.Second

@@ -192,6 +192,13 @@ func (u *Units) done(run *unitRun, job jobProp, method, name string) {
 	if method != "ReloadUnit" {
 		run.invocation = newInvocation()
 	}
+	if method == "StartUnit" {
+		for _, wanted := range u.units[name].Wants {
+			if r := u.runs[wanted]; r != nil {
+				r.invocation = newInvocation()
+			}
+		}
+	}
 	run.job = noJob
 	if err := u.conn.Emit(systemdPath, systemdIface+".JobRemoved", job.ID, job.Path, name, "done"); err != nil {
 		u.h.logf("sending the end of job %d: %v", job.ID, err)

@@ -28,9 +28,9 @@ type Unit struct {
 }
 
 // Units is the simulated systemd of a host. It reports the states of units but does not run them. A reload or restart
-// of a unit creates a job, which succeeds; a restart also gives the unit a new invocation ID; see [Units.Jobs]. A host
-// has a systemd from the first [Units.Set] on, over all its boots. A state stays until it is set again. The methods are
-// safe for concurrent use.
+// of a unit creates a job, which succeeds; a restart also gives the unit a new invocation ID, and a start also those that
+// it wants; see [Units.Jobs]. A host has a systemd from the first [Units.Set] on, over all its boots. A state stays
+// until it is set again. The methods are safe for concurrent use.
 type Units struct {
 	h *Host
 
