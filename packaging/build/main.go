@@ -1,9 +1,9 @@
 // Command build makes the artefacts of `make packages`: deb and rpm, a sysext
 // image with its sysupdate file, an Ignition file, an SBOM and checksums, for
 // amd64 and arm64. With -release it makes those of `make release`: also archives of
-// the binary, and of the command line alone for Linux and macOS, a krew manifest, the
-// indexes that make the directory a repository for apt and dnf, and signatures. It
-// runs in the module's root.
+// the binary, and of the command line alone for Linux and macOS, a krew manifest, a
+// Helm chart, a kustomize base, the indexes that make the directory a repository for
+// apt, dnf and Helm, and signatures. It runs in the module's root.
 //
 // The same commit gives the same bytes, except of signatures: every time in an
 // artefact is the commit's, every owner is root, every list is sorted, and nothing
@@ -182,6 +182,9 @@ func (b *build) release(ctx context.Context, archs []string, made string) error 
 	if err := b.rpmRepository(ctx, made); err != nil {
 		return err
 	}
+	if err := b.gitops(ctx, made); err != nil {
+		return err
+	}
 	if err := writeSums(made); err != nil {
 		return err
 	}
@@ -228,25 +231,6 @@ func (b *build) compile(ctx context.Context, p platform, tags, binary string) er
 		"-ldflags", "-s -w -buildid= -X main.version="+b.describe, "-o", binary, ".")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+p.goos, "GOARCH="+p.goarch, "GOFLAGS=", "GOAMD64=v1", "GOARM64=v8.0", "GOEXPERIMENT=")
 	return quiet(cmd)
-}
-
-// manifests writes what the cluster needs next to the packages, as the command
-// prints it: the manifests, and the policy to begin with.
-func (b *build) manifests(ctx context.Context, made string) error {
-	for name, args := range map[string][]string{"manifests": {"manifests"}, "policy": {"manifests", "--policy"}} {
-		cmd := exec.CommandContext(ctx, "go", append([]string{"run", "-trimpath", "-buildvcs=false", "."}, args...)...)
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
-		var stderr strings.Builder
-		cmd.Stderr = &stderr
-		text, err := cmd.Output()
-		if err != nil {
-			return fmt.Errorf("lockkeeper %s: %w\n%s", strings.Join(args, " "), err, stderr.String())
-		}
-		if err := os.WriteFile(filepath.Join(made, fmt.Sprintf("lockkeeper-%s-%s.yaml", name, b.version)), text, 0o644); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // without returns an environment less one variable.
