@@ -18,9 +18,9 @@ import (
 // operated is the node that docs/operations.md works on.
 const operated = "node-3"
 
-// operations returns three hosts that lockkeeper manages, and the steps of docs/operations.md.
-func operations(t *testing.T) *installation {
-	in := begin(t, "operations.md")
+// managed returns three hosts that lockkeeper manages, and the steps of a page.
+func managed(t *testing.T, page string) *installation {
+	in := begin(t, page)
 	must(t, in.cp.ApplyLockkeeper(t.Context()))
 	_, err := in.cp.ApplyPolicy(t.Context(), controlplane.TestPolicy, "rollout: {settle: 200ms}") // not a minute
 	must(t, err)
@@ -70,7 +70,7 @@ func released(reason v1alpha1.Reason) func(*corev1.Node) bool {
 // TestOperationsAsWritten runs each line of docs/operations.md, from the first to the last.
 func TestOperationsAsWritten(t *testing.T) {
 	t.Parallel()
-	in := operations(t)
+	in := managed(t, "operations.md")
 	in.next("Operations")
 
 	in.says(in.next("Stop everything"), 1, "The emergency stop is set")

@@ -32,8 +32,7 @@ func bare(managed string) func(*simhost.Host, *corev1.Node) bool {
 // TestUninstallAsWritten runs each line of docs/uninstall.md. To remove the package is to stop lockkeeper here.
 func TestUninstallAsWritten(t *testing.T) {
 	t.Parallel()
-	in := operations(t)
-	in.read("uninstall.md")
+	in := managed(t, "uninstall.md")
 	t.Cleanup(func() { // other tests use the same control plane
 		if err := in.cp.RenewCoordinator(context.Background()); err != nil {
 			t.Error(err)
