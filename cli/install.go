@@ -137,7 +137,7 @@ func initCommand(c *urfave.Context) error {
 	}})
 	switch {
 	case errors.Is(err, cluster.ErrTimeout):
-		fmt.Fprintf(c.App.ErrWriter, "lockkeeper: timed out after %s; namespace %s does not exist, and nothing was created\n", short(timeout), s.Namespace)
+		fmt.Fprintf(c.App.ErrWriter, "lockkeeper: timed out after %s; nothing was created\n", short(timeout))
 		return exitStatus(report.ExitTimeout)
 	case errors.Is(err, context.Canceled):
 		return errors.New("interrupted; run the command again to see whether the Lease exists")

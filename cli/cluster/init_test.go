@@ -91,3 +91,26 @@ func TestInit(t *testing.T) {
 		})
 	}
 }
+
+// TestInitWaitsForTheAPIServer: in the first seconds of a new kind, the API server answers that it is busy.
+func TestInitWaitsForTheAPIServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, client, _ := faulty(t, nil)
+		lists := 0
+		client.PrependReactor("list", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
+			if lists++; lists <= 3 {
+				return true, nil, apierrors.NewTooManyRequests("storage is (re)initializing", 1)
+			}
+			return false, nil, nil
+		})
+		var told []string
+		begun := time.Now()
+		_, created, err := s.Init(t.Context(), InitOptions{Lease: testLease(), Tell: func(text string) { told = append(told, text) }, Within: time.Minute})
+		if err != nil || !created || time.Since(begun) != 3*initEvery {
+			t.Errorf("after %v: created %t, %v", time.Since(begun), created, err)
+		}
+		if len(told) != 1 || !strings.Contains(told[0], "storage is (re)initializing") {
+			t.Errorf("told %q", told)
+		}
+	})
+}

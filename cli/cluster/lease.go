@@ -124,18 +124,19 @@ type InitOptions struct {
 	// Confirm asks the user whether to create the Lease although lockkeeper has run in the cluster, with the
 	// reason why that is dangerous. An error leaves the cluster as it is.
 	Confirm func(why string) error
-	// Tell is called with a sentence that says what Init waits for, and Within bounds that wait.
+	// Tell is called with a sentence that says what Init waits for, and Within bounds all its waiting.
 	Tell   func(string)
 	Within time.Duration
 	// DryRun has the API server check the Lease and store nothing.
 	DryRun bool
 }
 
-// namespaceEvery is how often Init looks for a namespace that does not exist.
-const namespaceEvery = 2 * time.Second
+// initEvery is how often Init tries again.
+const initEvery = 2 * time.Second
 
 // Init creates the Lease that coordinators are elected by. It never changes a Lease that exists, and
-// returns it with created unset. While the namespace does not exist, Init waits for it; the error is
+// returns it with created unset. While the namespace does not exist, or the API server is too busy to
+// list policies, as in the first seconds after their kind was created, Init waits; the error is
 // [ErrTimeout] if it waits for too long.
 //
 // A Lease that is missing may be one that a user deleted to stop the cluster. Creating it ends that
@@ -144,7 +145,18 @@ func (s *Source) Init(ctx context.Context, o InitOptions) (l *coordinationv1.Lea
 	if l, err = s.existing(ctx); l != nil || err != nil {
 		return l, false, err
 	}
+	ended := time.NewTimer(o.Within)
+	defer ended.Stop()
 	why, err := s.traces(ctx)
+	for told := false; apierrors.IsTooManyRequests(err); told = true {
+		if !told {
+			o.Tell(fmt.Sprintf("the API server is busy (%v); waiting for it", err))
+		}
+		if err := waitInit(ctx, ended.C); err != nil {
+			return nil, false, err
+		}
+		why, err = s.traces(ctx)
+	}
 	if err != nil {
 		return nil, false, err
 	}
@@ -153,8 +165,6 @@ func (s *Source) Init(ctx context.Context, o InitOptions) (l *coordinationv1.Lea
 			return nil, false, err
 		}
 	}
-	wait := time.NewTimer(o.Within)
-	defer wait.Stop()
 	for told := false; ; told = true {
 		l, err = s.createLease(ctx, o)
 		switch {
@@ -171,13 +181,21 @@ func (s *Source) Init(ctx context.Context, o InitOptions) (l *coordinationv1.Lea
 		if !told {
 			o.Tell(fmt.Sprintf("namespace %s does not exist yet, or is being deleted; waiting for it. It is in the manifests: lockkeeper manifests --without-lease", s.Namespace))
 		}
-		select {
-		case <-ctx.Done():
-			return nil, false, ctx.Err()
-		case <-wait.C:
-			return nil, false, ErrTimeout
-		case <-time.After(namespaceEvery):
+		if err := waitInit(ctx, ended.C); err != nil {
+			return nil, false, err
 		}
+	}
+}
+
+// waitInit waits until Init is to try again.
+func waitInit(ctx context.Context, ended <-chan time.Time) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-ended:
+		return ErrTimeout
+	case <-time.After(initEvery):
+		return nil
 	}
 }
 
