@@ -178,6 +178,9 @@ func checkImport(dir, imported string) (broken []string) {
 	if under(dir, []string{"api"}) && !standard && !under(imported, []string{"k8s.io/apimachinery"}) {
 		broken = append(broken, "the api imports apimachinery and the standard library only")
 	}
+	if imported == "k8s.io/client-go/kubernetes" {
+		broken = append(broken, "it links the clients of all API groups; use kube.API")
+	}
 	if imported == "math/rand" {
 		broken = append(broken, "use math/rand/v2")
 	}
@@ -403,6 +406,8 @@ func TestTheRulesCanFail(t *testing.T) {
 		{"kube/dirwatch", module + "/kube", true},
 		{"kube", module + "/coordinator", true},
 		{"kube", module + "/api/v1alpha1", false},
+		{"kube", "k8s.io/client-go/kubernetes", true},
+		{"kube", "k8s.io/client-go/kubernetes/typed/core/v1", false},
 		{"systemd", module + "/drain", true},
 		{"updateengine", module + "/api/v1alpha1", false},
 		{"api/v1alpha1", "k8s.io/api/core/v1", true},

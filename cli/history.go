@@ -9,7 +9,6 @@ import (
 	urfave "github.com/urfave/cli/v2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/client-go/kubernetes"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/cli/report"
@@ -61,7 +60,7 @@ func historyCommand(c *urfave.Context) error {
 }
 
 // ofNodes returns those of the HostUpdates whose nodes match the selector.
-func ofNodes(ctx context.Context, client kubernetes.Interface, selected labels.Selector, all []v1alpha1.HostUpdate) ([]v1alpha1.HostUpdate, error) {
+func ofNodes(ctx context.Context, client kube.API, selected labels.Selector, all []v1alpha1.HostUpdate) ([]v1alpha1.HostUpdate, error) {
 	nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: selected.String()})
 	if err != nil {
 		return nil, fmt.Errorf("listing nodes: %w", err)

@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/record/util"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
@@ -107,7 +106,7 @@ func eventsTo(self string, log *slog.Logger) *events {
 // run writes the Events in the queue, one after the other, until ctx ends. It does not use
 // client-go's broadcaster, which treats an Event as a repetition of an earlier one if only
 // the note differs.
-func (e *events) run(ctx context.Context, client kubernetes.Interface) {
+func (e *events) run(ctx context.Context, client kube.API) {
 	for {
 		select {
 		case <-ctx.Done():

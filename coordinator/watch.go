@@ -9,7 +9,6 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
@@ -38,7 +37,7 @@ type leaseWatch struct {
 }
 
 // newLeaseWatch returns a leaseWatch; rewound is as in [kube.WatchOptions].
-func newLeaseWatch(client kubernetes.Interface, namespace, name string, rewound func()) *leaseWatch {
+func newLeaseWatch(client kube.API, namespace, name string, rewound func()) *leaseWatch {
 	w := &leaseWatch{namespace: namespace, name: name, freed: make(chan struct{}, 1)}
 	w.LeaseWatch = kube.WatchLease(client, namespace, name, w.changed, rewound)
 	return w

@@ -16,7 +16,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 )
 
@@ -56,7 +55,7 @@ func (d *Drainer) eachPod(ctx context.Context, f func(*corev1.Pod)) error {
 
 // apiEvictor sends evictions to the API server. With force, it deletes what the API server refuses to evict.
 type apiEvictor struct {
-	client  kubernetes.Interface
+	client  Client
 	force   bool
 	deleted func(p Pod, refusal string) // called for each deletion that the API server accepted; may be nil
 }

@@ -29,7 +29,7 @@ import (
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
+	typed "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/klog/v2"
 )
 
@@ -52,12 +52,17 @@ const (
 	defaultProgressInterval = time.Second
 )
 
+// Client is what a drain needs of a client of the API server.
+type Client interface {
+	CoreV1() typed.CoreV1Interface
+}
+
 // Drainer drains one node. It holds no state of a drain; its methods may be called by several
 // goroutines.
 type Drainer struct {
 	// Client should have no rate limit of its own: Concurrency and the API server's answers set
 	// the pace. client-go's default of 5 requests a second makes a drain slower.
-	Client kubernetes.Interface
+	Client Client
 	Node   string // its name
 	// Policy may overrule what happens to single pods; nil overrules nothing.
 	Policy Policy

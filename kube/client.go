@@ -24,7 +24,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/transport"
@@ -43,7 +42,7 @@ const Timeout = 10 * time.Second
 // Client sends requests under one identity. A client of a [Credential] follows that
 // Credential.
 type Client struct {
-	kubernetes.Interface
+	API
 	config *rest.Config // without a credential
 	http   *http.Client
 
@@ -69,7 +68,7 @@ func newClient(conn *connection, credential *Credential, a *answers, qps float32
 			AcceptContentTypes: "application/vnd.kubernetes.protobuf,application/json",
 		},
 	}
-	c.Interface, err = c.Limited(qps, burst)
+	c.API, err = c.Limited(qps, burst)
 	return c, err
 }
 
@@ -205,14 +204,14 @@ func (c *Client) Context() context.Context { return c.ctx }
 
 // Limited returns another client with the same connections and identity, but with separate
 // limits, so that its requests do not delay those of c. With a qps below 0 it has no limit.
-func (c *Client) Limited(qps float32, burst int) (kubernetes.Interface, error) {
+func (c *Client) Limited(qps float32, burst int) (API, error) {
 	cfg := rest.CopyConfig(c.config)
 	cfg.QPS, cfg.Burst = qps, burst
-	set, err := kubernetes.NewForConfigAndClient(cfg, c.http)
+	api, err := newAPI(cfg, c.http)
 	if err != nil {
 		return nil, fmt.Errorf("client for %s: %w", cfg.Host, err)
 	}
-	return set, nil
+	return api, nil
 }
 
 // OwnKinds returns a client for lockkeeper's own kinds, which the API server serves only
@@ -239,7 +238,7 @@ func (c *Client) Skew() (ahead time.Duration, ok bool) {
 
 // NodeName asks the API server for the user of the client's credential, and returns the
 // name in system:node:<name>.
-func NodeName(ctx context.Context, client kubernetes.Interface) (string, error) {
+func NodeName(ctx context.Context, client API) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
 	r, err := client.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})

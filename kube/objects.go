@@ -21,7 +21,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/kubernetes"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
@@ -32,7 +31,7 @@ type NodeWatch = Watch[*corev1.Node, *corev1.Node]
 // WatchNodes returns a Watch of all Nodes. rewound may be nil; for both callbacks see
 // [WatchOptions]. Changed is not called for a new version of a Node if the held parts are
 // the same, because kubelets write such statuses all the time.
-func WatchNodes(client kubernetes.Interface, changed, rewound func()) *NodeWatch {
+func WatchNodes(client API, changed, rewound func()) *NodeWatch {
 	return NewWatch(client.CoreV1().Nodes(), WatchOptions[*corev1.Node, *corev1.Node]{
 		Name: "nodes", Keep: strip, Same: alike, Changed: changed, Rewound: rewound,
 	})
@@ -40,7 +39,7 @@ func WatchNodes(client kubernetes.Interface, changed, rewound func()) *NodeWatch
 
 // WatchNode returns a Watch of a host's own Node, the only one that the host may read.
 // Changed is called for every version, because a host waits for the next version at a check.
-func WatchNode(client kubernetes.Interface, name string, changed func()) *NodeWatch {
+func WatchNode(client API, name string, changed func()) *NodeWatch {
 	return NewWatch(client.CoreV1().Nodes(), WatchOptions[*corev1.Node, *corev1.Node]{
 		Name: "nodes", FieldSelector: named(name), Keep: stripOwn, Changed: changed,
 	})
@@ -51,7 +50,7 @@ type LeaseWatch = Watch[*coordinationv1.Lease, *coordinationv1.Lease]
 
 // WatchLease returns a Watch of the Lease of that name. rewound may be nil; for both
 // callbacks see [WatchOptions].
-func WatchLease(client kubernetes.Interface, namespace, name string, changed, rewound func()) *LeaseWatch {
+func WatchLease(client API, namespace, name string, changed, rewound func()) *LeaseWatch {
 	return NewWatch(client.CoordinationV1().Leases(namespace), WatchOptions[*coordinationv1.Lease, *coordinationv1.Lease]{
 		Name: "leases", FieldSelector: named(name), Changed: changed, Rewound: rewound,
 		Keep: func(l *coordinationv1.Lease) (*coordinationv1.Lease, bool) { return l, true },

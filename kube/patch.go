@@ -15,7 +15,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
 )
 
 // Patch is one write to a Node, with the version of the Node that the decision used.
@@ -93,7 +92,7 @@ func (p *Patch) body() []byte {
 //
 // The Node is not nil with Written and Conflict. The error is nil only with
 // Written.
-func Write(ctx context.Context, client kubernetes.Interface, p Patch) (*corev1.Node, Outcome, error) {
+func Write(ctx context.Context, client API, p Patch) (*corev1.Node, Outcome, error) {
 	n, o, err := send(ctx, client, p)
 	if o != Conflict && o != Gone {
 		return n, o, err
@@ -112,7 +111,7 @@ func Write(ctx context.Context, client kubernetes.Interface, p Patch) (*corev1.N
 
 // send sends the patch once. With Written, it returns the Node from the answer and no error.
 // Otherwise the Node is nil and the error is not.
-func send(ctx context.Context, client kubernetes.Interface, p Patch) (*corev1.Node, Outcome, error) {
+func send(ctx context.Context, client API, p Patch) (*corev1.Node, Outcome, error) {
 	if p.ResourceVersion == "" {
 		// The API server would treat an empty resourceVersion as no precondition.
 		return nil, Refused, fmt.Errorf("writing node %s: the write names no resourceVersion", p.Node)
@@ -155,7 +154,7 @@ func isNode(n *corev1.Node, name string) error {
 //
 // Between attempts it waits one second, then two, up to ten. It ends early only if ctx ends.
 // failed receives the reason why an attempt did not settle the outcome.
-func Settle(ctx context.Context, client kubernetes.Interface, p Patch, failed func(error)) (*corev1.Node, error) {
+func Settle(ctx context.Context, client API, p Patch, failed func(error)) (*corev1.Node, error) {
 	delay := time.Second
 	for {
 		if wait(ctx, delay, nil); ctx.Err() != nil {
@@ -178,7 +177,7 @@ func Settle(ctx context.Context, client kubernetes.Interface, p Patch, failed fu
 // Find reads a Node from the quorum. It returns nil, and no error, only if the Node does not
 // exist: the API server itself answers a GET with 404, and a LIST of Nodes of that name is
 // empty. A single 404 is not enough to free the Node's slot.
-func Find(ctx context.Context, client kubernetes.Interface, name string) (*corev1.Node, error) {
+func Find(ctx context.Context, client API, name string) (*corev1.Node, error) {
 	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
 	n, err := client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})

@@ -17,7 +17,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
@@ -247,7 +246,7 @@ func TestClientsRepeatNothing(t *testing.T) {
 	must(t, err)
 	limited, err := followed.Limited(100, 100)
 	must(t, err)
-	for name, client := range map[string]kubernetes.Interface{
+	for name, client := range map[string]API{
 		"Credential": followed, "ConnectConfig": s.client(), "Limited": limited,
 	} {
 		before := len(s.seen())

@@ -12,7 +12,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/util/validation"
-	"k8s.io/client-go/kubernetes"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/drain"
@@ -49,7 +48,7 @@ type podManager struct {
 // podManagers finds the other reboot managers, and the pods that block a drain, among the pods of
 // this host's node. Only the loop's goroutine uses it.
 type podManagers struct {
-	client kubernetes.Interface
+	client kube.API
 	node   string
 	every  time.Duration // between two lists
 
@@ -65,7 +64,7 @@ type podManagers struct {
 	err      error // of the last list
 }
 
-func newPodManagers(client kubernetes.Interface, node string, poll time.Duration) *podManagers {
+func newPodManagers(client kube.API, node string, poll time.Duration) *podManagers {
 	return &podManagers{client: client, node: node, every: min(podsPolls*poll, maxPodsAge)}
 }
 

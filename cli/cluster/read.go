@@ -15,7 +15,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/client-go/kubernetes"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/cli/report"
@@ -39,7 +38,7 @@ func Away(err error) bool {
 
 // Source reads and writes one cluster.
 type Source struct {
-	Client kubernetes.Interface
+	Client kube.API
 	// Skew returns how far the API server's clock is ahead; nil means not at all.
 	Skew func() (ahead time.Duration, ok bool)
 	// Namespace and LeaseName name the Lease.

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/kubernetes"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/drain"
@@ -21,7 +20,7 @@ import (
 // Drain evicts the node's pods. Start and Stop are for the loop's goroutine.
 type Drain struct {
 	runner
-	client kubernetes.Interface
+	client drain.Client
 	node   string
 	log    *slog.Logger
 	// deleted is called for each pod that a forced drain deleted, with the refusal to evict it
@@ -37,7 +36,7 @@ type Drain struct {
 // several goroutines, for each pod that was deleted because a turn's drain is forced and the API
 // server refused to evict the pod; it must not block. flush is called at the end of a drain that
 // has deleted pods, for at most flushFor: a reboot loses what is not written by then.
-func NewDrain(client kubernetes.Interface, node string, log *slog.Logger, wake func(),
+func NewDrain(client drain.Client, node string, log *slog.Logger, wake func(),
 	deleted func(turn string, pod corev1.ObjectReference, refusal string), flush func(context.Context)) *Drain {
 	return &Drain{runner: runner{wake: wake}, client: client, node: node, log: log, deleted: deleted, flush: flush}
 }

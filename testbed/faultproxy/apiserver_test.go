@@ -107,7 +107,7 @@ func TestOnAPIServer(t *testing.T) {
 }
 
 // checkListAt lists Nodes as they were before the annotation was written.
-func checkListAt(ctx context.Context, t *testing.T, p *Proxy, client kubernetes.Interface, before *corev1.Node, value string) {
+func checkListAt(ctx context.Context, t *testing.T, p *Proxy, client kube.API, before *corev1.Node, value string) {
 	t.Helper()
 	list := func() string {
 		t.Helper()
@@ -197,7 +197,7 @@ func checkLease(ctx context.Context, t *testing.T, cp *controlplane.ControlPlane
 	}
 }
 
-func holdLease(ctx context.Context, t *testing.T, client kubernetes.Interface, holder string) {
+func holdLease(ctx context.Context, t *testing.T, client kube.API, holder string) {
 	t.Helper()
 	leases := client.CoordinationV1().Leases(controlplane.LockkeeperNamespace)
 	l, err := leases.Get(ctx, controlplane.LockkeeperLease, metav1.GetOptions{})
