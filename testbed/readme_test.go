@@ -93,3 +93,28 @@ func TestNamedPackagesExist(t *testing.T) {
 		t.Errorf("only %d names were found", count)
 	}
 }
+
+// TestKubernetesVersions compares the versions in the README's table, which `make compat` has printed, with those that it builds.
+func TestKubernetesVersions(t *testing.T) {
+	modules, err := filepath.Glob("controlplane/binaries/*/go.mod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var built []string
+	for _, file := range append(modules, "controlplane/binaries/go.mod") {
+		version := regexp.MustCompile(`(?m)^\s+k8s\.io/kubernetes v(\S+)`).FindStringSubmatch(read(t, file))
+		if version == nil {
+			t.Fatalf("%s has no k8s.io/kubernetes", file)
+		}
+		built = append(built, version[1])
+	}
+	var named []string
+	for _, row := range regexp.MustCompile(`(?m)^\| (1\.\d+\.\d+) \|`).FindAllStringSubmatch(read(t, "../README.md"), -1) {
+		named = append(named, row[1])
+	}
+	slices.Sort(built)
+	slices.Sort(named)
+	if !slices.Equal(named, built) {
+		t.Errorf("README.md has the Kubernetes versions %q, and make compat builds %q: run it, and copy its table", named, built)
+	}
+}

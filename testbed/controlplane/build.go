@@ -18,7 +18,7 @@ import (
 )
 
 // versionFlag sets the release in Kubernetes' binaries, as the release build does. Without it, kubectl cannot parse the server's version.
-// The version is defined only in binaries/go.mod.
+// The version is defined only in binaries/go.mod, and for older minors in its directories.
 const versionFlag = "-s -w -X k8s.io/component-base/version.gitVersion="
 
 // buildFlags are the same for every binary. VCS stamping would make the build depend on the state of this repository. The linker drops
@@ -28,13 +28,16 @@ var buildFlags = []string{"-mod=readonly", "-trimpath", "-buildvcs=false", "-gcf
 // tool is one binary: its package and its name.
 type tool struct{ pkg, name string }
 
+// kwok is always that of the newest minor: it does not compile with the modules of older ones, and runs next to any API server.
+var kwok = tool{"sigs.k8s.io/kwok/cmd/kwok", "kwok"}
+
 var tools = []tool{
 	{"go.etcd.io/etcd/server/v3", "etcd"},
 	{"k8s.io/kubernetes/cmd/kube-apiserver", "kube-apiserver"},
 	{"k8s.io/kubernetes/cmd/kube-controller-manager", "kube-controller-manager"},
 	{"k8s.io/kubernetes/cmd/kube-scheduler", "kube-scheduler"},
 	{"k8s.io/kubernetes/cmd/kubectl", "kubectl"},
-	{"sigs.k8s.io/kwok/cmd/kwok", "kwok"},
+	kwok,
 }
 
 // hostTools are the tools that real hosts run in addition. Only [BuildKubelet] builds them.
@@ -98,11 +101,15 @@ func newToolBuilder(cache string, log io.Writer) (builder, error) {
 	if err != nil {
 		return builder{}, fmt.Errorf("finding the cache for the control plane's binaries: %w", err)
 	}
-	src, err := moduleDir()
+	src, err := moduleDir(os.Getenv(Minor))
 	if err != nil {
 		return builder{}, fmt.Errorf("finding the control plane's go.mod: %w", err)
 	}
-	return builder{cache: filepath.Join(root, cache), src: src, log: newProgress(log), every: 15 * time.Second}, nil
+	newest, err := newestDir()
+	if err != nil {
+		return builder{}, fmt.Errorf("finding the control plane's go.mod: %w", err)
+	}
+	return builder{cache: filepath.Join(root, cache), src: src, newest: newest, log: newProgress(log), every: 15 * time.Second}, nil
 }
 
 // builder is one call of Build. Tests give it other paths.
@@ -112,8 +119,10 @@ type builder struct {
 	cost  string // duration of a build, for messages
 	cache string // has one directory for each key
 	src   string // the module that pins the binaries' sources
-	log   *progress
-	every time.Duration // interval between two progress reports
+	// newest is that of the newest minor. What it pins of kwok is not part of the key of an older minor's binaries.
+	newest string
+	log    *progress
+	every  time.Duration // interval between two progress reports
 }
 
 // build returns the directory with the tools.
@@ -167,11 +176,10 @@ func (b builder) key(ctx context.Context) (string, error) {
 
 // buildInto builds in a directory next to dir and renames it to dir. So dir is either complete or absent.
 func (b builder) buildInto(ctx context.Context, dir string) error {
-	out, err := b.goCommand(ctx, "list", "-m", "-f", "{{.Version}}", "k8s.io/kubernetes").Output()
+	version, err := b.version(ctx)
 	if err != nil {
-		return fmt.Errorf("reading the Kubernetes version from %s: %w", filepath.Join(b.src, "go.mod"), withStderr(err))
+		return err
 	}
-	version := strings.TrimSpace(string(out))
 	tmp, err := os.MkdirTemp(b.cache, unfinished)
 	if err != nil {
 		return err
@@ -189,7 +197,11 @@ func (b builder) buildInto(ctx context.Context, dir string) error {
 	for i, t := range b.tools {
 		args := append([]string{"build"}, buildFlags...)
 		args = append(args, "-ldflags", versionFlag+version, "-o", filepath.Join(bin, t.name), t.pkg)
-		cmd := b.goCommand(ctx, args...)
+		in := b
+		if t == kwok {
+			in.src = b.newest
+		}
+		cmd := in.goCommand(ctx, args...)
 		cmd.Env = append(cmd.Env, "GOTMPDIR="+gotmp)
 		part := fmt.Sprintf("%s (%d of %d)", t.name, i+1, len(b.tools))
 		b.log.printf("building %s", part)
@@ -243,9 +255,42 @@ func (b builder) goCommand(ctx context.Context, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// moduleDir returns the directory of the module that pins the binaries' sources. It is next to this file. This also works if this package
-// was built with -trimpath and then runs somewhere in the testbed's module.
-func moduleDir() (string, error) {
+// Minor is the environment variable that names an older minor of Kubernetes to run on, such as 1.36. Without it, that is the newest one.
+const Minor = "LOCKKEEPER_KUBERNETES"
+
+// Version returns the release of Kubernetes that a minor stands for, such as v1.36.3; "" is the newest minor.
+func Version(ctx context.Context, minor string) (string, error) {
+	dir, err := moduleDir(minor)
+	if err != nil {
+		return "", err
+	}
+	return builder{src: dir}.version(ctx)
+}
+
+func (b builder) version(ctx context.Context) (string, error) {
+	out, err := b.goCommand(ctx, "list", "-m", "-f", "{{.Version}}", "k8s.io/kubernetes").Output()
+	if err != nil {
+		return "", fmt.Errorf("reading the Kubernetes version from %s: %w", filepath.Join(b.src, "go.mod"), withStderr(err))
+	}
+	return strings.TrimSpace(string(out)), nil
+}
+
+// moduleDir returns the directory of the module that pins the sources of a minor's binaries.
+func moduleDir(minor string) (string, error) {
+	newest, err := newestDir()
+	if err != nil || minor == "" {
+		return newest, err
+	}
+	dir := filepath.Join(newest, minor)
+	if _, err := os.Stat(filepath.Join(dir, "go.mod")); err != nil {
+		return "", fmt.Errorf("%s is %q, expected a directory of %s, or nothing for the newest minor of Kubernetes", Minor, minor, newest)
+	}
+	return dir, nil
+}
+
+// newestDir returns the directory of the newest minor's module. It is next to this file. This also works if this package was built with
+// -trimpath and then runs somewhere in the testbed's module.
+func newestDir() (string, error) {
 	if _, file, _, ok := runtime.Caller(0); ok && filepath.IsAbs(file) {
 		dir := filepath.Join(filepath.Dir(file), "binaries")
 		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {

@@ -44,7 +44,7 @@ func newBuilder(t *testing.T, gomod string, log *bytes.Buffer) builder {
 			t.Fatal(err)
 		}
 	}
-	b := builder{tools: tools, what: "the control plane's binaries", cache: filepath.Join(t.TempDir(), "cache"), src: src, log: newProgress(nil), every: 10 * time.Millisecond}
+	b := builder{tools: tools, what: "the control plane's binaries", cache: filepath.Join(t.TempDir(), "cache"), src: src, newest: src, log: newProgress(nil), every: 10 * time.Millisecond}
 	if log != nil {
 		b.log = newProgress(log)
 	}

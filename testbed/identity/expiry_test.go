@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -305,18 +306,22 @@ func TestWeakExpiryRules(t *testing.T) {
 		without, with string // in the expression
 		payload       string
 		attack        expiryAttack
+		newest        bool // the attack does not work on an older minor of Kubernetes
 	}{
-		{`e.manager == "lockkeeper-coordinator" &&`, ``, `{"until":"2099-01-01T00:00:00Z"}`, byName("forge so many that the API server merges")},
-		{`"lockkeeper.dev/expired" in variables.set &&`, ``, `{"until":"2099-01-01T00:00:00Z"}`, byName("write what is there already, with a forged owner")},
+		{`e.manager == "lockkeeper-coordinator" &&`, ``, `{"until":"2099-01-01T00:00:00Z"}`, byName("forge so many that the API server merges"), false},
+		{`"lockkeeper.dev/expired" in variables.set &&`, ``, `{"until":"2099-01-01T00:00:00Z"}`, byName("write what is there already, with a forged owner"), false},
 		{`!oldObject.metadata.?managedFields.orValue([]).exists(o, o.manager == e.manager && o.?time == e.?time ` +
 			`&& dyn(o).?fieldsV1[?"f:metadata"][?"f:annotations"][?"f:lockkeeper.dev/expired"].hasValue()) &&`, ``, `{"until":"2099-01-01T00:00:00Z"}`,
-			byName("keep the API server from recording the write, after forging an entry of its own")},
-		{`variables.stamps.all(e,`, `variables.stamps.exists(e,`, `{"until":"2099-01-01T00:00:00Z"}`, byName("forge an entry that owns something inside of the annotation")},
-		{`variables.stamps.size() > 0 &&`, ``, `{"until":"2099-01-01T00:00:00Z"}`, byName("make managedFields be forgotten")},
-		{`variables.oldAnnotations[k].matches(variables.intentForm) &&`, ``, `{"\u0075ntil":"2099-01-01T00:00:00Z","until":"2020-01-01T00:00:00Z"}`, simple},
-		{`variables.oldAnnotations[k].findAll(r'"until"\s*:\s*"').size() > 0 &&`, ``, `{"reason":"x"}`, simple},
-		{`.all(u,`, `.exists(u,`, `{"until":"2020-01-01T00:00:00Z","until":"2099-01-01T00:00:00Z"}`, simple},
+			byName("keep the API server from recording the write, after forging an entry of its own"), true},
+		{`variables.stamps.all(e,`, `variables.stamps.exists(e,`, `{"until":"2099-01-01T00:00:00Z"}`, byName("forge an entry that owns something inside of the annotation"), false},
+		{`variables.stamps.size() > 0 &&`, ``, `{"until":"2099-01-01T00:00:00Z"}`, byName("make managedFields be forgotten"), false},
+		{`variables.oldAnnotations[k].matches(variables.intentForm) &&`, ``, `{"\u0075ntil":"2099-01-01T00:00:00Z","until":"2020-01-01T00:00:00Z"}`, simple, false},
+		{`variables.oldAnnotations[k].findAll(r'"until"\s*:\s*"').size() > 0 &&`, ``, `{"reason":"x"}`, simple, false},
+		{`.all(u,`, `.exists(u,`, `{"until":"2020-01-01T00:00:00Z","until":"2099-01-01T00:00:00Z"}`, simple, false},
 	} {
+		if w.newest && os.Getenv(controlplane.Minor) != "" {
+			continue
+		}
 		p := shipped(t)["lockkeeper-coordinator"]
 		weakened := false
 		for i := range p.Spec.Validations {
