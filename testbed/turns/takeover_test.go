@@ -96,7 +96,7 @@ func (s *scene) hostUpdate(h *simhost.Host) string {
 func (s *scene) takenOver(h *simhost.Host, more func()) {
 	s.T.Helper()
 	s.statusLineHas(h, string(v1alpha1.ReasonDetached))
-	before, update := s.node(h), s.hostUpdate(h)
+	before := s.node(h)
 
 	s.Referee.AdminCordon(h.Name())
 	s.write(h, other, `{"metadata":{"labels":{"example.com/owner":"vendor"},"annotations":{"example.com/ticket":"42"}},
@@ -104,7 +104,9 @@ func (s *scene) takenOver(h *simhost.Host, more func()) {
 	if h.Staged() == "" {
 		s.Must(h.StageUpdate("4.3.0"))
 	}
-	s.Must(h.Crash(simhost.CrashOptions{ComesUpUpdated: true}))
+	s.Must(h.Crash(simhost.CrashOptions{ComesUpUpdated: true, StayDown: true}))
+	update := s.hostUpdate(h) // not before: what the host publishes of its turn's end may come after its release
+	s.Must(h.PowerOn())
 	s.until(h, "to be Ready in the new boot", func(n *turn.Node) bool { return n.Ready && n.BootID == h.BootID() })
 	more()
 	s.statusLineHas(h, string(v1alpha1.ReasonDetached))
