@@ -86,7 +86,7 @@ func TestABlockedPodDelaysNoOthers(t *testing.T) {
 			if pod == "zz" || time.Since(s.start) > 10*time.Minute {
 				return answer{}
 			}
-			return budget(pod, n)
+			return full(pod, n)
 		}
 		var last Progress
 		if err := s.loop(2, func(p Progress) { last = p }).run(t.Context()); err != nil {
@@ -98,6 +98,10 @@ func TestABlockedPodDelaysNoOthers(t *testing.T) {
 		}
 		if took := time.Since(s.start); took < 10*time.Minute || took > 10*time.Minute+35*time.Second {
 			t.Errorf("drained after %v, expected soon after the budget's release at 10m", took)
+		}
+		// Then it asks the budget for one pod at a time: 41 times in ten minutes, as for a single pod. At the end, each pod leaves.
+		if n := len(s.sent); n > 41+41+40 {
+			t.Errorf("%d evictions were sent, expected 122 at most", n)
 		}
 		if last.Evicted != 41 || last.Evictable != 0 || last.Blocked != 0 {
 			t.Errorf("last progress %+v", last)
@@ -111,7 +115,7 @@ func TestDelayGrowsWithinBounds(t *testing.T) {
 		low, high      time.Duration
 		first, highest time.Duration // of the gaps, at random = 0.5
 	}{
-		"budget":      {budget("", 0), time.Second, 30 * time.Second, 1500 * time.Millisecond, 22500 * time.Millisecond},
+		"budget":      {full("", 0), time.Second, 30 * time.Second, 1500 * time.Millisecond, 22500 * time.Millisecond},
 		"unreachable": {answer{kind: later, reason: Unreachable}, time.Second, 30 * time.Second, 1500 * time.Millisecond, 22500 * time.Millisecond},
 		"refused":     {answer{kind: refused, reason: ServerError}, time.Second, 30 * time.Second, 1500 * time.Millisecond, 22500 * time.Millisecond},
 		"asked to wait 10 s": {answer{kind: later, reason: PodDisruptionBudget, retryAfter: 10 * time.Second},
@@ -141,12 +145,12 @@ func TestDelayGrowsWithinBounds(t *testing.T) {
 	}
 }
 
-// TestABudgetsPodIsTriedInTime checks that the drain notices within 5 s, or within a tenth of the time for which the pod
+// TestABudgetsPodIsTriedInTime checks that the drain notices within 5 s, or within a fifth of the time for which the pod
 // was blocked, that a budget allows the eviction, and that it sends few requests meanwhile.
 func TestABudgetsPodIsTriedInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSim(t, aPod("a"))
-		s.latency, s.say = 0, budget
+		s.latency, s.say = 0, full
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
 		if err := s.loop(8, nil).run(ctx); !errors.Is(err, context.DeadlineExceeded) {
@@ -154,15 +158,15 @@ func TestABudgetsPodIsTriedInTime(t *testing.T) {
 		}
 		at, minute := s.times("a"), 0
 		for i, gap := range gaps(at) {
-			if limit := max(5*time.Second, at[i]/10); gap > limit {
+			if limit := max(5*time.Second, at[i]/5); gap > limit {
 				t.Errorf("tried after %v and not again for %v, expected at most %v", at[i], gap, limit)
 			}
 			if at[i] < time.Minute {
 				minute++
 			}
 		}
-		if minute > 18 || len(at) > 220 {
-			t.Errorf("%d evictions in a minute, %d in an hour; expected 18 and 220 at most", minute, len(at))
+		if minute > 14 || len(at) > 175 {
+			t.Errorf("%d evictions in a minute, %d in an hour; expected 14 and 175 at most", minute, len(at))
 		}
 	})
 }

@@ -23,7 +23,7 @@ func TestProgressTellsOnlyNewsAndSeldom(t *testing.T) {
 		s := newSim(t, pods...)
 		s.say = func(pod string, n int) answer {
 			if pod == "p-00" && n < 10 {
-				return budget(pod, n)
+				return full(pod, n)
 			}
 			return answer{}
 		}
@@ -74,7 +74,7 @@ func TestSinceSurvivesAChangeOfObstacle(t *testing.T) {
 			if n%2 == 0 {
 				return answer{kind: later, reason: Unreachable, message: "connection refused"}
 			}
-			return budget(pod, n)
+			return full(pod, n)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
@@ -184,7 +184,7 @@ func TestAChangeOfVerdictChangesTheBlocker(t *testing.T) {
 	if !ok {
 		t.Fatal("nothing to evict")
 	}
-	s.answered(now, p.UID, "", budget("a", 1))
+	s.answered(now, p.UID, "", full("a", 1))
 	show(Verdict{Block, "Precious"})
 	if got := reasons(); !slices.Equal(got, []Reason{"Precious"}) {
 		t.Errorf("blocked by the policy after a budget: %v", got)

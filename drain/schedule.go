@@ -19,7 +19,7 @@ const (
 	// Delays before a pod's next eviction.
 	minDelay = time.Second
 	maxDelay = 30 * time.Second
-	// freshDelay is the longest delay while the pod has been blocked for less than ten times as
+	// freshDelay is the longest delay while the pod has been blocked for less than five times as
 	// long: a budget often allows the eviction within a minute, when a pod on another node is
 	// ready, and a user who removes an obstacle waits for the drain.
 	freshDelay = 5 * time.Second
@@ -64,9 +64,23 @@ type entry struct {
 	notBefore time.Time
 	accepted  bool
 	blocker   *Blocker
+	budget    *budget // that gave the last answer; nil if none did
 	// refused is when the API server first refused to evict this pod, since it last accepted
 	// that; zero if it has not refused.
 	refused time.Time
+}
+
+// budget is a PodDisruptionBudget that refuses evictions. What it allows for one of its pods it
+// allows for the others, so the drain asks it for one pod at a time, and each time for another
+// one: several pods of a budget cost no more requests than one does. To pods that are not Ready a
+// budget applies other rules, so they have a budget of their own here.
+type budget struct {
+	name      string // namespace/name
+	unready   bool
+	trying    types.UID // the pod whose eviction is in flight; "" for none
+	failures  int       // refusals in a row
+	refused   time.Time // the first of them
+	notBefore time.Time
 }
 
 // critical reports whether the pod is in the second of the two groups into which the kubelet's
@@ -141,7 +155,7 @@ func (s *schedule) observe(now time.Time, v snapshot) {
 			s.arrived(now, e)
 		}
 		if e.verdict.Class != f.verdict.Class || f.verdict.Class == Block && e.verdict.Reason != f.verdict.Reason {
-			e.blocker, e.refused = nil, time.Time{}
+			e.blocker, e.refused, e.budget = nil, time.Time{}, nil
 		}
 		e.facts = f
 		if f.verdict.Class == Block && e.blocker == nil {
@@ -174,7 +188,7 @@ func (s *schedule) next(now time.Time) (Pod, bool) {
 	critical := s.criticalMayLeave(now)
 	var best *entry
 	for _, e := range s.pods {
-		if e.waits(critical) && !now.Before(e.notBefore) && (best == nil || before(e, best) < 0) {
+		if due, ok := e.due(critical); ok && !now.Before(due) && (best == nil || before(e, best) < 0) {
 			best = e
 		}
 	}
@@ -183,6 +197,9 @@ func (s *schedule) next(now time.Time) (Pod, bool) {
 	}
 	if best.accepted {
 		best.block(now, NotDeleted, "", "an eviction was accepted, but the pod is not being deleted")
+	}
+	if best.budget != nil {
+		best.budget.trying = best.UID
 	}
 	best.inFlight = true
 	best.attempts++
@@ -210,6 +227,21 @@ func (e *entry) waits(critical bool) bool {
 	return e.verdict.Class == Evict && !e.inFlight && (critical || !e.critical())
 }
 
+// due returns the earliest time of the next eviction of a pod that waits; ok is false if it does not wait, or if its
+// budget is being asked for another pod.
+func (e *entry) due(critical bool) (at time.Time, ok bool) {
+	switch b := e.budget; {
+	case !e.waits(critical):
+		return time.Time{}, false
+	case b == nil:
+		return e.notBefore, true
+	case b.trying == "" && b.notBefore.After(e.notBefore):
+		return b.notBefore, true
+	default:
+		return e.notBefore, b.trying == ""
+	}
+}
+
 // before orders evictions. Pods without an attempt come first, then those that have been due for
 // longest, so that blocked pods delay no others. Then comes the lowest priority.
 func before(a, b *entry) int {
@@ -230,8 +262,15 @@ func (s *schedule) answered(now time.Time, uid types.UID, controller types.UID, 
 	default:
 		s.width = min(s.width+1/s.width, float64(s.concurrency))
 	}
+	tried := s.budgetOf(func(b *budget) bool { return b.trying == uid })
+	if tried != nil {
+		tried.trying = ""
+	}
 	e := s.pods[uid]
 	if a.kind == accepted {
+		if tried != nil { // perhaps it allows another one
+			tried.failures, tried.notBefore = 0, now
+		}
 		if e == nil || !e.accepted {
 			s.evicted++
 		}
@@ -242,7 +281,7 @@ func (s *schedule) answered(now time.Time, uid types.UID, controller types.UID, 
 	if e == nil {
 		return
 	}
-	e.inFlight = false
+	e.inFlight, e.budget = false, nil
 	if a.kind == accepted {
 		e.failures, e.refused = 0, time.Time{}
 		if !e.accepted {
@@ -256,12 +295,12 @@ func (s *schedule) answered(now time.Time, uid types.UID, controller types.UID, 
 	if e.refused.IsZero() && a.reason != Unreachable {
 		e.refused = now
 	}
-	wait := s.delay(e.failures, e.longestDelay(now))
-	if a.retryAfter > 0 {
-		requested := min(max(a.retryAfter, minDelay), maxDelay)
-		wait = max(wait, requested+time.Duration(s.random()*float64(requested)/4))
+	if a.budget == "" {
+		e.notBefore = now.Add(s.wait(e.failures, longestDelay(now, e.refused), a.retryAfter))
+	} else {
+		e.notBefore = now.Add(max(minDelay, min(a.retryAfter, maxDelay))) // after the budget's other pods
+		e.budget = s.refusedBy(now, e, a, tried)
 	}
-	e.notBefore = now.Add(wait)
 	if e.verdict.Class == Evict && (a.kind != gone || e.failures >= maxGone) {
 		budget := ""
 		if a.budget != "" {
@@ -271,13 +310,54 @@ func (s *schedule) answered(now time.Time, uid types.UID, controller types.UID, 
 	}
 }
 
-// longestDelay returns the longest delay after an answer. It is a tenth of the time for which the pod has been blocked: few
-// requests, and the drain ends soon after the obstacle does. While the API server has never answered, it is maxDelay.
-func (e *entry) longestDelay(now time.Time) time.Duration {
-	if e.refused.IsZero() {
+// refusedBy returns the budget that refused the eviction of e, and delays the next one for its pods. tried is the budget
+// that was asked. An answer for a pod of which the budget was not known yet says nothing new about a known budget.
+func (s *schedule) refusedBy(now time.Time, e *entry, a answer, tried *budget) *budget {
+	name, unready := e.Namespace+"/"+a.budget, e.unready != ""
+	b := s.budgetOf(func(b *budget) bool { return b.name == name && b.unready == unready })
+	if tried != nil && tried.name == name && tried.unready == unready {
+		b = tried // perhaps e was its only pod
+	}
+	switch {
+	case b == nil:
+		b = &budget{name: name, unready: unready}
+	case b != tried && a.retryAfter == 0:
+		return b
+	}
+	if b.failures++; b.failures == 1 {
+		b.refused = now
+	}
+	b.notBefore = now.Add(s.wait(b.failures, longestDelay(now, b.refused), a.retryAfter))
+	return b
+}
+
+// budgetOf returns the budget of a pod for which is is true, or nil.
+func (s *schedule) budgetOf(is func(*budget) bool) *budget {
+	for _, e := range s.pods {
+		if e.budget != nil && is(e.budget) {
+			return e.budget
+		}
+	}
+	return nil
+}
+
+// longestDelay returns the longest delay after an answer. It is a fifth of the time since the first refusal: few requests,
+// and the drain ends soon after the obstacle does. While the API server has never answered, it is maxDelay.
+func longestDelay(now, refused time.Time) time.Duration {
+	if refused.IsZero() {
 		return maxDelay
 	}
-	return min(max(now.Sub(e.refused)/10, freshDelay), maxDelay)
+	return min(max(now.Sub(refused)/5, freshDelay), maxDelay)
+}
+
+// wait returns the time until the next eviction after some failures, and after a Retry-After, which may be 0.
+func (s *schedule) wait(failures int, longest, retryAfter time.Duration) time.Duration {
+	wait := s.delay(failures, longest)
+	if retryAfter > 0 {
+		requested := min(max(retryAfter, minDelay), maxDelay)
+		wait = max(wait, requested+time.Duration(s.random()*float64(requested)/4))
+	}
+	return wait
 }
 
 // delay doubles with each failure. It is random in the upper half of that, so that pods that
@@ -302,9 +382,9 @@ func (s *schedule) wake(now time.Time) time.Time {
 		if t, ok := e.blockedFrom(); waiting && ok && t.After(now) {
 			soonest(t)
 		}
-		switch {
-		case e.waits(critical) && !s.full():
-			soonest(e.notBefore)
+		switch due, ok := e.due(critical); {
+		case ok && !s.full():
+			soonest(due)
 		case e.verdict.Class == Wait:
 			if t := e.deadline.Add(overdue); t.After(now) {
 				soonest(t)

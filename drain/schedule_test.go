@@ -212,12 +212,12 @@ func TestDelays(t *testing.T) {
 				t.Fatalf("%s: no eviction starts", name)
 			}
 			s.answered(at, "a", "c", a)
-			e := s.pods["a"]
-			wait = e.notBefore.Sub(at)
-			if got := s.wake(at); !got.Equal(e.notBefore) {
-				t.Errorf("%s: wakes at %v, expected %v", name, got, e.notBefore)
+			due, _ := s.pods["a"].due(true)
+			wait = due.Sub(at)
+			if got := s.wake(at); !got.Equal(due) {
+				t.Errorf("%s: wakes at %v, expected %v", name, got, due)
 			}
-			at = e.notBefore
+			at = due
 		}
 		blocker := ""
 		if b := s.pods["a"].blocker; b != nil {
@@ -227,6 +227,55 @@ func TestDelays(t *testing.T) {
 			t.Errorf("%s: again after %v, blocker %q, expected %v, %q", name, wait, blocker, c.want, c.blocker)
 		}
 	}
+}
+
+// TestPodsOfABudget: the drain asks a budget for one of its pods at a time, each time for another one, and for the next
+// one at once when it allows an eviction.
+func TestPodsOfABudget(t *testing.T) {
+	no, yes := answer{kind: later, reason: PodDisruptionBudget, budget: "db"}, answer{kind: accepted}
+	sick := named("sick")
+	sick.unready = "CrashLoopBackOff"
+	s := scheduleOf(8, nil, named("a"), named("b"), named("c"), named("free"), sick)
+	for _, pod := range []string{"a", "b", "c", "free", "sick"} {
+		s.started(t, 0, pod)
+	}
+	for _, pod := range []types.UID{"a", "b", "c", "sick"} {
+		s.answered(start, pod, "c", no)
+	}
+	s.answered(start, "free", "c", answer{kind: later, reason: ServerError})
+	wakes := func(after, want time.Duration) {
+		t.Helper()
+		if got := s.wake(start.Add(after)); !got.Equal(start.Add(want)) {
+			t.Errorf("after %v it wakes %v after the start, expected %v", after, got.Sub(start), want)
+		}
+	}
+	wakes(0, time.Second)
+	s.started(t, time.Second-1, "")
+	// A pod that is not Ready, and one that no budget refused, are tried for themselves.
+	for _, pod := range []string{"a", "free", "sick", ""} {
+		s.started(t, time.Second, pod)
+	}
+	s.answered(start.Add(time.Second), "free", "c", answer{kind: later, reason: ServerError})
+	s.answered(start.Add(time.Second), "sick", "c", no)
+	s.answered(start.Add(time.Second), "a", "c", no)
+	wakes(time.Second, 3*time.Second)
+	s.started(t, 3*time.Second, "b")
+	// What the watch no longer shows when the answer comes was tried nevertheless.
+	s.observe(start.Add(3*time.Second), snapshot{synced: true, pods: []facts{named("a"), named("c"), sick}})
+	s.answered(start.Add(3*time.Second), "b", "c", yes)
+	s.started(t, 3*time.Second, "c")
+	s.started(t, 3*time.Second, "sick")
+	s.answered(start.Add(3*time.Second), "sick", "c", yes)
+	s.started(t, 3*time.Second, "")
+	s.answered(start.Add(3*time.Second), "c", "c", yes)
+	s.started(t, 3*time.Second, "a")
+	// The delays begin again, and a Retry-After is for all of the budget's pods.
+	s.answered(start.Add(3*time.Second), "a", "c", answer{kind: later, reason: PodDisruptionBudget, budget: "db", retryAfter: 10 * time.Second})
+	wakes(3*time.Second, 13*time.Second)
+	s.started(t, 13*time.Second, "a")
+	// Another budget now refuses it.
+	s.answered(start.Add(13*time.Second), "a", "c", answer{kind: later, reason: PodDisruptionBudget, budget: "other"})
+	wakes(13*time.Second, 14*time.Second)
 }
 
 // TestAnswersOfPodsThatLeft: an answer about a pod that the watch no longer shows counts as evicted, and delays nothing.

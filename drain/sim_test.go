@@ -172,8 +172,9 @@ func (s *sim) order() []string {
 	return names
 }
 
-func budget(string, int) answer {
-	return answer{kind: later, reason: PodDisruptionBudget, message: "The disruption budget db needs 3 healthy pods and has 3 currently"}
+// full is the answer of a budget that allows no eviction now.
+func full(string, int) answer {
+	return answer{kind: later, reason: PodDisruptionBudget, budget: "db", message: "The disruption budget db needs 3 healthy pods and has 3 currently"}
 }
 
 func gaps(at []time.Duration) []time.Duration {

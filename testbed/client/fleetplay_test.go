@@ -435,7 +435,7 @@ func (f *fleet) obstacles(ctx context.Context) time.Duration {
 			lifted := time.Now()
 			again := 3*time.Second + time.Duration(g.grace+1)*time.Second
 			if g.obstacle.asked {
-				again += 10*time.Second + time.Since(began)/10
+				again += 10*time.Second + time.Since(began)/5
 			}
 			mu.Lock()
 			worst = max(worst, again)

@@ -30,7 +30,7 @@ import (
 )
 
 // within limits the whole run, except builds.
-const within = 15 * time.Minute
+const within = 30 * time.Minute
 
 // idleWithin limits the wait until a leader manages the fleet and the fleet is idle.
 const idleWithin = time.Minute
