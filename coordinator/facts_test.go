@@ -3,6 +3,8 @@ package coordinator
 import (
 	"fmt"
 	"reflect"
+	"slices"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,7 +15,7 @@ import (
 )
 
 // TestFacts checks that, after Nodes are created, changed, deleted and created again, the facts are those of the
-// current Nodes, and that nothing is kept of a deleted Node.
+// current Nodes, in the order of their names, and that nothing is kept of a deleted Node.
 func TestFacts(t *testing.T) {
 	node := func(name string, state v1alpha1.State) *corev1.Node {
 		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{v1alpha1.LabelState: string(state)}}}
@@ -22,19 +24,20 @@ func TestFacts(t *testing.T) {
 	changed, again := node("b", v1alpha1.StateDraining), node("a", v1alpha1.StatePaused)
 	var f facts
 	for i, nodes := range [][]*corev1.Node{
-		{}, {a, b}, {b, a}, {a, changed}, {a, changed, c}, {c}, {again, c}, {again, b}, {},
+		{}, {a, b}, {b, a}, {a, changed}, {c, changed, a}, {c}, {c, again}, {b, again}, {},
 	} {
 		var want []turn.Node
 		for _, n := range nodes {
 			want = append(want, turn.FromNode(n))
 		}
+		slices.SortFunc(want, func(a, b turn.Node) int { return strings.Compare(a.Name, b.Name) })
 		got := f.of(nodes)
 		if len(got) != len(want) || len(want) > 0 && !reflect.DeepEqual(got, want) {
 			t.Errorf("%d: got %+v\nexpected %+v", i, got, want)
 		}
 	}
-	if len(f) != 0 {
-		t.Errorf("the facts of %d deleted Nodes are kept", len(f))
+	if len(f.known)+len(f.byName) != 0 {
+		t.Errorf("the facts of deleted Nodes are kept: %v, %v", f.known, f.byName)
 	}
 }
 

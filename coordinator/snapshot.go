@@ -1,8 +1,11 @@
 package coordinator
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -127,36 +130,49 @@ func stopOf(lease *coordinationv1.Lease) (stop struct {
 	return stop
 }
 
-// facts caches, by name, what turn.FromNode returns for each version of a Node. In a fleet
-// of five thousand, Nodes change many times a second. Without the cache, parsing all Nodes
-// each time would be most of a leader's work.
-type facts map[string]fact
+// facts caches what turn.FromNode returns for each version of a Node, and the Nodes' order. In a
+// fleet of five thousand, Nodes change many times a second. Without the cache, parsing all Nodes
+// and sorting them each time would be most of a leader's work.
+type facts struct {
+	known  map[string]*fact
+	byName []*fact // those of known; nil if they have to be sorted again
+}
 
 type fact struct {
 	from *corev1.Node // from the view; shared and never changed
 	node turn.Node
 }
 
-// of returns the facts of the Nodes, in their order, and drops all others from the cache.
-// The caller must not change the records that the result points to: the cache shares them.
+// of returns the facts of the Nodes, in the order of their names, and drops all others from the
+// cache. The caller must not change the records that the result points to: the cache shares
+// them.
 func (f *facts) of(nodes []*corev1.Node) []turn.Node {
-	if *f == nil || len(*f) > len(nodes) {
-		kept := make(facts, len(nodes))
-		for _, n := range nodes {
-			if known, ok := (*f)[n.Name]; ok {
-				kept[n.Name] = known
-			}
-		}
-		*f = kept
+	if f.known == nil {
+		f.known = map[string]*fact{}
 	}
-	all := make([]turn.Node, 0, len(nodes))
 	for _, n := range nodes {
-		known := (*f)[n.Name]
-		if known.from != n {
-			known = fact{n, turn.FromNode(n)}
-			(*f)[n.Name] = known
+		known := f.known[n.Name]
+		if known == nil {
+			known = &fact{}
+			f.known[n.Name], f.byName = known, nil
 		}
-		all = append(all, known.node)
+		if known.from != n {
+			known.from, known.node = n, turn.FromNode(n)
+		}
+	}
+	if len(f.known) > len(nodes) {
+		kept := make(map[string]*fact, len(nodes))
+		for _, n := range nodes {
+			kept[n.Name] = f.known[n.Name]
+		}
+		f.known, f.byName = kept, nil
+	}
+	if f.byName == nil {
+		f.byName = slices.SortedFunc(maps.Values(f.known), func(a, b *fact) int { return cmp.Compare(a.node.Name, b.node.Name) })
+	}
+	all := make([]turn.Node, len(f.byName))
+	for i, known := range f.byName {
+		all[i] = known.node
 	}
 	return all
 }

@@ -20,8 +20,11 @@ import (
 // Any reboot boots the staged version. So a change of another kind, and a request that does
 // not wait, do not lift this.
 func (d *decision) canaryHold(n *turn.Node, g *group) string {
+	if len(g.p.After) == 0 {
+		return ""
+	}
 	i := slices.IndexFunc(n.Host.Changes, func(c v1alpha1.Change) bool { return c.Source == v1alpha1.SourceOSUpdate })
-	if i < 0 || len(g.p.After) == 0 {
+	if i < 0 {
 		return ""
 	}
 	version := n.Host.Changes[i].Version

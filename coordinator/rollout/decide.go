@@ -13,15 +13,16 @@ import (
 // decision is the state of one call of Decide.
 type decision struct {
 	*Snapshot
-	queue   []*entry          // see Outcome.Queue
-	all     []entry           // by name
-	at      map[string]*entry // into all
-	nodes   []*turn.Node      // those of all, in its order
-	groups  []group           // in the order of the Set
-	matches []*match
-	again   time.Time
-	taken   []*entry // the nodes that count as unavailable
-	takers  string   // see slotsText
+	queue    []*place     // see Outcome.Queue
+	all      []entry      // by name
+	nodes    []*turn.Node // those of all, in its order
+	verdicts []Verdict    // likewise
+	groups   []group      // in the order of the Set
+	matches  []*match
+	again    time.Time
+	taken    []*entry // the nodes that count as unavailable
+	takers   string   // see slotsText
+	zones    map[string]string
 	Figures
 	// total is how many nodes of all policies may be unavailable, because of policy
 	// totalBy; math.MaxInt if no policy limits it.
@@ -37,9 +38,9 @@ type decision struct {
 func Decide(s Snapshot) Outcome {
 	d := newDecision(&s)
 	foreign := d.foreign()
-	for _, n := range d.nodes {
+	for i, n := range d.nodes {
 		switch {
-		case d.decided(n): // a foreign turn
+		case d.all[i].decided(): // a foreign turn
 		case d.Uncertain[n.Name]:
 			// The snapshot may show the Node as it was before that write.
 			d.hold(n, v1alpha1.ReasonHandover, d.uncertain(n.Name))
@@ -61,40 +62,49 @@ func Decide(s Snapshot) Outcome {
 	d.recordRuns()
 
 	d.Figures.Policies = d.policyFigures()
-	out := Outcome{Again: d.again, Slots: d.slots(), Figures: d.Figures, Verdicts: make([]Verdict, 0, len(d.all))}
-	for i := range d.all {
-		out.Verdicts = append(out.Verdicts, d.all[i].verdict)
-	}
-	for _, e := range d.queue {
-		out.Queue = append(out.Queue, e.Name)
+	out := Outcome{Again: d.again, Slots: d.slots(), Figures: d.Figures, Verdicts: d.verdicts}
+	for _, p := range d.queue {
+		out.Queue = append(out.Queue, p.Name)
 	}
 	return out
 }
 
 // newDecision matches the nodes with their policies, and counts them.
 func newDecision(s *Snapshot) *decision {
-	d := &decision{Snapshot: s, all: make([]entry, len(s.Nodes)), nodes: make([]*turn.Node, len(s.Nodes)), at: make(map[string]*entry, len(s.Nodes))}
+	d := &decision{Snapshot: s, all: make([]entry, len(s.Nodes)), nodes: make([]*turn.Node, len(s.Nodes)), verdicts: make([]Verdict, len(s.Nodes))}
 	for i := range s.Nodes {
 		d.nodes[i] = &s.Nodes[i]
 	}
-	slices.SortFunc(d.nodes, func(a, b *turn.Node) int { return cmp.Compare(a.Name, b.Name) })
+	if byName := func(a, b *turn.Node) int { return cmp.Compare(a.Name, b.Name) }; !slices.IsSortedFunc(d.nodes, byName) {
+		slices.SortFunc(d.nodes, byName)
+	}
 	for i, n := range d.nodes {
 		e := &d.all[i]
-		e.Node, e.verdict.Node, d.at[n.Name] = n, n.Name, e
+		e.Node, e.verdict = n, &d.verdicts[i]
+		e.verdict.Node = n.Name
 	}
 	d.match()
 	d.count()
 	return d
 }
 
+// at returns the entry of a node of the snapshot.
+func (d *decision) at(n *turn.Node) *entry {
+	i, _ := slices.BinarySearchFunc(d.nodes, n.Name, func(n *turn.Node, name string) int { return cmp.Compare(n.Name, name) })
+	return &d.all[i]
+}
+
 func (d *decision) hold(n *turn.Node, reason v1alpha1.Reason, detail string) {
-	v := &d.at[n.Name].verdict
-	v.Held, v.Detail = reason, detail
+	d.at(n).hold(reason, detail)
+}
+
+func (e *entry) hold(reason v1alpha1.Reason, detail string) {
+	e.verdict.Held, e.verdict.Detail = reason, detail
 }
 
 func (d *decision) move(n *turn.Node, m Move) {
 	m.From = n.State
-	v := &d.at[n.Name].verdict
+	v := d.at(n).verdict
 	if v.Move = &m; m.To != m.From {
 		v.Held = v1alpha1.ReasonNone // the node moves, so nothing holds it
 	}
@@ -109,9 +119,8 @@ func (d *decision) uncertain(node string) string {
 	return text + " is unknown"
 }
 
-func (d *decision) decided(n *turn.Node) bool {
-	v := &d.at[n.Name].verdict
-	return v.Move != nil || v.Held != v1alpha1.ReasonNone
+func (e *entry) decided() bool {
+	return e.verdict.Move != nil || e.verdict.Held != v1alpha1.ReasonNone
 }
 
 // wake asks for another decision at t.

@@ -33,34 +33,34 @@ func (d *decision) grant(foreign bool) {
 	for i := range d.groups {
 		taken[i] = d.groups[i].Unavailable
 	}
-	for _, e := range d.queue {
-		n, g := e.Node, e.group
+	for _, p := range d.queue {
+		e, n, g := p.entry, p.Node, p.group
 		more := 1
-		if d.slotUse(n) != "" {
+		if e.gone {
 			more = 0 // it counts already
 		}
 		reason, detail := d.groupHold(g)
-		if d.skipsWaits(n, g) && waits(reason) {
+		if waits(reason) && d.skipsWaits(n, g) {
 			reason = ""
 		}
 		switch {
 		case foreign:
-			d.hold(n, v1alpha1.ReasonHandover, "turns of another term come first")
+			e.hold(v1alpha1.ReasonHandover, "turns of another term come first")
 		case len(d.Uncertain) > 0:
-			d.hold(n, v1alpha1.ReasonHandover, d.uncertain(d.firstUncertain()))
+			e.hold(v1alpha1.ReasonHandover, d.uncertain(d.firstUncertain()))
 		case d.Unread != "":
 			// An admin may have paused a policy, or reduced a budget.
-			d.hold(n, v1alpha1.ReasonSourceUnreadable, "the coordinator cannot read the policies again: "+d.Unread)
+			e.hold(v1alpha1.ReasonSourceUnreadable, "the coordinator cannot read the policies again: "+d.Unread)
 		case reason != "" && !waits(reason):
-			d.hold(n, reason, detail)
+			e.hold(reason, detail)
 		case d.canaryHold(n, g) != "":
-			d.hold(n, v1alpha1.ReasonCanary, d.canaryHold(n, g))
+			e.hold(v1alpha1.ReasonCanary, d.canaryHold(n, g))
 		case reason != "":
-			d.hold(n, reason, detail)
+			e.hold(reason, detail)
 		case taken[g.rank]+more > g.Allowed:
-			d.hold(n, v1alpha1.ReasonBudget, d.says(g, "%d unavailable, %d allowed%s", taken[g.rank], g.Allowed, d.slotsText(g)))
+			e.hold(v1alpha1.ReasonBudget, d.fullText(g, taken[g.rank]))
 		case all+more > d.total:
-			d.hold(n, v1alpha1.ReasonBudget, fmt.Sprintf("%d unavailable in all, %d allowed in all by policy %s%s", all, d.total, d.totalBy, d.slotsText(nil)))
+			e.hold(v1alpha1.ReasonBudget, fmt.Sprintf("%d unavailable in all, %d allowed in all by policy %s%s", all, d.total, d.totalBy, d.slotsText(nil)))
 		default:
 			if d.grantOne(n, g) {
 				taken[g.rank] += more
@@ -68,6 +68,15 @@ func (d *decision) grant(foreign bool) {
 			}
 		}
 	}
+}
+
+// fullText says that the group's budget allows no more than the nodes that are unavailable, taken of them. It is the same
+// for all nodes that wait.
+func (d *decision) fullText(g *group, taken int) string {
+	if g.full == "" || g.fullOf != taken {
+		g.full, g.fullOf = d.says(g, "%d unavailable, %d allowed%s", taken, g.Allowed, d.slotsText(g)), taken
+	}
+	return g.full
 }
 
 // grantOne grants the node its turn, which the budgets allow. It returns false if something of
@@ -92,16 +101,16 @@ func (d *decision) grantOne(n *turn.Node, g *group) bool {
 
 // eligible returns the nodes that want something and that only their policies and the
 // budgets can hold, in the order of their turns. It holds the others.
-func (d *decision) eligible() []*entry {
-	var queue []*entry
+func (d *decision) eligible() []*place {
+	places := make([]place, 0, d.Wanting)
 	for i := range d.all {
 		e := &d.all[i]
 		n := e.Node
-		if n.State != v1alpha1.StateIdle || d.decided(n) {
+		if n.State != v1alpha1.StateIdle || e.decided() {
 			continue
 		}
 		if reason, detail, ok := d.ownHold(n); !ok {
-			d.hold(n, reason, detail)
+			e.hold(reason, detail)
 			continue
 		}
 		switch {
@@ -109,49 +118,82 @@ func (d *decision) eligible() []*entry {
 		case requestGone(n):
 			e.verdict.Detail = "waits for its host to report that the request is gone"
 		case e.match.Reason != "":
-			d.hold(n, e.match.Reason, e.match.Detail)
+			e.hold(e.match.Reason, e.match.Detail)
 		default:
 			if text := d.blockHold(n); text != "" {
-				d.hold(n, v1alpha1.ReasonDrainBlocked, text)
+				e.hold(v1alpha1.ReasonDrainBlocked, text)
 				continue
 			}
-			queue = append(queue, e)
+			places = append(places, d.place(e, i))
 		}
 	}
-	slices.SortFunc(queue, d.order)
+	queue := make([]*place, len(places))
+	for i := range places {
+		queue[i] = &places[i]
+	}
+	slices.SortFunc(queue, inOrder)
 	return queue
 }
 
-// order compares two nodes of the queue. Nodes of policies that only observe come last.
-// Before them comes the leader's own node, because its turn ends the term; before that, the
-// nodes whose last turn was backed out. Otherwise the policies decide, in the order of the
-// Set, and within a policy its own order.
-func (d *decision) order(a, b *entry) int {
-	if c := cmp.Or(
-		cmpBool(a.group.Observe, b.group.Observe),
-		cmpBool(a.Name == d.Self, b.Name == d.Self),
-		cmpBool(backedOut(a.Node), backedOut(b.Node)),
-		cmp.Compare(a.group.rank, b.group.rank),
-	); c != 0 {
+// place is what decides a node's place in the queue: it is read once, and compared many times.
+type place struct {
+	*entry
+	group    *group
+	first    int   // compared first, see [decision.place]
+	lastTurn int64 // µs
+	boot     int64 // µs
+	zone     string
+	byName   int // its place in the order of names
+}
+
+// place returns the node's place. Nodes of policies that only observe come last. Before them
+// comes the leader's own node, because its turn ends the term; before that, the nodes whose
+// last turn was backed out. Otherwise the policies decide, in the order of the Set, and within
+// a policy its own order.
+func (d *decision) place(e *entry, at int) place {
+	first, step := e.group.rank, len(d.groups)
+	for _, later := range []bool{backedOut(e.Node), e.Name == d.Self, e.group.Observe} {
+		if later {
+			first += step
+		}
+		step *= 2
+	}
+	return place{e, e.group, first, d.lastTurn(e.Node).UnixMicro(), e.Host.BootTime.UnixMicro(), d.zone(e.Zone), at}
+}
+
+// zone returns one and the same string for equal zones: comparing it reads no memory of the Nodes.
+func (d *decision) zone(zone string) string {
+	if d.zones == nil {
+		d.zones = map[string]string{}
+	}
+	if one, ok := d.zones[zone]; ok {
+		return one
+	}
+	d.zones[zone] = zone
+	return zone
+}
+
+func inOrder(a, b *place) int {
+	if c := cmp.Compare(a.first, b.first); c != 0 {
 		return c
 	}
 	for _, key := range a.group.p.Order {
 		c := 0
 		switch key {
 		case v1alpha1.OrderLastTurn:
-			c = d.lastTurn(a.Node).Compare(d.lastTurn(b.Node))
+			c = cmp.Compare(a.lastTurn, b.lastTurn)
 		case v1alpha1.OrderZone:
-			c = cmp.Compare(a.Zone, b.Zone)
+			c = cmp.Compare(a.zone, b.zone)
 		case v1alpha1.OrderOldestBoot:
-			c = a.Host.BootTime.Compare(b.Host.BootTime)
+			c = cmp.Compare(a.boot, b.boot)
 		case v1alpha1.OrderName:
-			c = cmp.Compare(a.Name, b.Name)
+			c = cmp.Compare(a.byName, b.byName)
 		}
 		if c != 0 {
 			return c
 		}
 	}
-	return cmp.Compare(a.Name, b.Name)
+	return cmp.Compare(a.byName, b.byName)
 }
 
 // day is how long a turn counts against maxTurnsPerDay.
@@ -342,7 +384,7 @@ func (d *decision) controlPlaneBlock(n *turn.Node) string {
 		if !o.ControlPlane || o.Name == n.Name {
 			continue
 		}
-		switch v := &d.at[o.Name].verdict; {
+		switch v := d.at(o).verdict; {
 		case byUs(o), v.Move != nil && v.Move.Disturbs(), d.Uncertain[o.Name]:
 			return o.Name + " is in a turn"
 		case v.Held == v1alpha1.ReasonWouldGrant:

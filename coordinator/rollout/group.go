@@ -15,7 +15,8 @@ import (
 // entry is what a decision knows about one node.
 type entry struct {
 	*turn.Node
-	verdict Verdict
+	verdict *Verdict
+	gone    bool // it counts as unavailable
 	*match
 }
 
@@ -41,6 +42,9 @@ type group struct {
 	held   v1alpha1.Reason
 	detail string
 	takers string // see slotsText
+	// full is the text of [decision.fullText] for fullOf nodes.
+	full   string
+	fullOf int
 	// waitsFor holds the texts of [decision.waitsFor], by OS version.
 	waitsFor map[string]string
 	// shut is set if no window is open, or a blackout holds; valid if shutAsked is set.
@@ -105,7 +109,7 @@ func (d *decision) named(name string) *group {
 // policy in its turn's grant, if that policy still exists, and that of the policy that
 // decides now. If they are the same, the second is nil.
 func (d *decision) counting(n *turn.Node) (in [2]*group) {
-	in[0] = d.at[n.Name].group
+	in[0] = d.at(n).group
 	if n.InTurn() && n.Grant != nil && (in[0] == nil || in[0].Name != n.Grant.Policy) {
 		in[1] = d.named(n.Grant.Policy)
 	}
@@ -116,7 +120,7 @@ func (d *decision) counting(n *turn.Node) (in [2]*group) {
 // policy that can be read does. The name is "" if no policy selects the node.
 func (d *decision) policyOf(n *turn.Node) policy.Policy {
 	p := builtIn
-	if g := d.at[n.Name].group; g != nil {
+	if g := d.at(n).group; g != nil {
 		if len(g.p.Problems) == 0 {
 			return *g.p
 		}
@@ -142,7 +146,7 @@ func (d *decision) count() {
 		add(&d.Wanting, wanting)
 		add(&d.Unavailable, gone)
 		add(&d.Failed, failed)
-		if gone {
+		if e.gone = gone; gone {
 			d.taken = append(d.taken, e)
 		}
 		if g := e.group; g != nil {
@@ -364,7 +368,7 @@ func later(a, b time.Time) time.Time {
 func (d *decision) policyFigures() []PolicyFigures {
 	for i := range d.all {
 		e := &d.all[i]
-		g, v := e.group, &e.verdict
+		g, v := e.group, e.verdict
 		if g == nil || e.State == v1alpha1.StateAbsent {
 			continue
 		}

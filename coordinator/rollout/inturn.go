@@ -64,7 +64,7 @@ func (d *decision) inTurn(n *turn.Node) {
 		d.force(n)
 		d.clearFailed(n)
 	default:
-		d.at[n.Name].verdict.Detail = "waits for " + missing
+		d.at(n).verdict.Detail = "waits for " + missing
 	}
 }
 
@@ -88,7 +88,7 @@ func (d *decision) takeBack(n *turn.Node) {
 	if n.State == v1alpha1.StateBeforeUncordon {
 		if waits, _ := d.othersHooks(n); len(waits) > 0 {
 			missing := "waits for " + strings.Join(waits, ", ")
-			d.at[n.Name].verdict.Detail = missing
+			d.at(n).verdict.Detail = missing
 			if d.overdue(n) {
 				d.hold(n, v1alpha1.ReasonOverdue, missing)
 			}
@@ -190,7 +190,7 @@ func (d *decision) freeze(n *turn.Node) {
 	}
 	g := *n.Grant
 	g.PausedSince = new(d.Now.Add(-d.unled(n)))
-	d.move(n, Move{To: n.State, Grant: &g, Reason: d.at[n.Name].verdict.Held})
+	d.move(n, Move{To: n.State, Grant: &g, Reason: d.at(n).verdict.Held})
 }
 
 func (d *decision) unfreeze(n *turn.Node) {
@@ -245,7 +245,7 @@ func vanished(n *turn.Node) v1alpha1.Reason {
 // that the canaries of the node's policy have not run for long enough: the host has staged it
 // since. A version that the turn was granted for is not judged again.
 func (d *decision) outruns(n *turn.Node) bool {
-	e := d.at[n.Name]
+	e := d.at(n)
 	if e.group == nil || e.match.Reason != "" || !n.HostReported() || slices.ContainsFunc(n.Host.Changes, func(c v1alpha1.Change) bool {
 		// An engine that restarts forgets the version, and so does the host's next process.
 		return c.Source == v1alpha1.SourceOSUpdate && (slices.ContainsFunc(n.Grant.Changes, c.Same) || c.Version == "" && v1alpha1.Has(n.Grant.Changes, c.Source))
@@ -394,7 +394,7 @@ func (d *decision) overdue(n *turn.Node) bool {
 func (d *decision) advance(n *turn.Node, on turn.Event, result v1alpha1.Result, reason v1alpha1.Reason) bool {
 	g := *n.Grant
 	early := on == turn.Progressed && (n.State == v1alpha1.StateBeforeDrain || n.State == v1alpha1.StateDraining)
-	if early && (g.Wants.AtLeast(n.Wants) || d.at[n.Name].match.Reason == "") {
+	if early && (g.Wants.AtLeast(n.Wants) || d.at(n).match.Reason == "") {
 		// A want that changed before the drain was over belongs to the turn. But without a
 		// valid policy each change counts as a reboot, and a turn that was granted for
 		// less does not become one.

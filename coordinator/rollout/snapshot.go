@@ -40,7 +40,8 @@ type Snapshot struct {
 	// Gates holds the last answers of the policies' gates, by [GateKey]. For a leader, a
 	// gate without an answer is closed. Without an Epoch such a gate is ignored.
 	Gates map[string]Gate
-	// Nodes are all Nodes of the cluster, in any order.
+	// Nodes are all Nodes of the cluster, in any order. A decision is quickest in the order of
+	// their names.
 	Nodes []turn.Node
 	// Uncertain holds the nodes to which a write has an unknown outcome. Each takes a
 	// slot, and nothing is granted while there is one.

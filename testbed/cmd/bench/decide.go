@@ -37,21 +37,24 @@ func (b *bench) decisions(ctx context.Context) error {
 		return err
 	}
 	section("decisions", fmt.Sprintf(`Time and allocations of one call of the pure cores (go test -bench, %d runs of 200 ms; best and worst run).
-		idle: nobody wants anything. rolling: everybody waits for the one in a turn. The bound is linear growth: ×10.`, repeats))
-	rows := [][]string{{"call", "best", "worst", "allocated", "allocations", "10,000 to 1,000 nodes"}}
+		idle: no node wants anything. rolling: all wait for the one in a turn; they are sorted, which costs n log n.`, repeats))
+	rows := [][]string{{"call", "best", "worst", "allocated", "allocations", "to 1,000 nodes", "bound: linear"}}
 	for _, name := range []string{
-		"Decide/idle/nodes=1000", "Decide/idle/nodes=10000", "Decide/rolling/nodes=1000", "Decide/rolling/nodes=10000", "FromNode", "Step",
+		"Decide/idle/nodes=1000", "Decide/idle/nodes=10000", "Decide/idle/nodes=50000",
+		"Decide/rolling/nodes=1000", "Decide/rolling/nodes=10000", "Decide/rolling/nodes=50000", "FromNode", "Step",
 	} {
 		r, ok := m[name]
 		if !ok {
 			return fmt.Errorf("no benchmark %s", name)
 		}
-		growth := ""
-		if small, ok := m[strings.TrimSuffix(name, "0")]; ok && strings.HasSuffix(name, "nodes=10000") {
-			growth = times(float64(r.times[0]), float64(small.times[0]))
+		growth, bound := "", ""
+		if kind, nodes, ok := strings.Cut(name, "="); ok && nodes != "1000" {
+			n, _ := strconv.Atoi(nodes)
+			growth = times(float64(r.times[0]), float64(m[kind+"=1000"].times[0]))
+			bound = times(float64(n), 1000)
 		}
 		rows = append(rows, []string{name, micros(r.times[0]), micros(r.times[len(r.times)-1]),
-			fmt.Sprintf("%.1f KiB", float64(r.bytes)/kib), fmt.Sprint(r.allocs), growth})
+			fmt.Sprintf("%.1f KiB", float64(r.bytes)/kib), fmt.Sprint(r.allocs), growth, bound})
 	}
 	table(rows)
 	return nil
