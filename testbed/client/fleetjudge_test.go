@@ -246,7 +246,9 @@ func (j *fleetJudge) critical(h *fleetHost, r *faultproxy.Request) {
 		h.mu.Lock()
 		since, refused := h.refused[p.UID]
 		h.mu.Unlock()
-		if refused && p.DeletionTimestamp == nil && r.Time.Sub(since) > 30*time.Second-slack {
+		// The host does not know of a deletion of this moment yet. Its time has whole seconds.
+		deleted := p.DeletionTimestamp != nil && time.Since(p.DeletionTimestamp.Add(-time.Duration(*p.DeletionGracePeriodSeconds)*time.Second)) > 2*time.Second
+		if refused && !deleted && r.Time.Sub(since) > 30*time.Second-slack {
 			continue
 		}
 		j.breaks("the critical pod %s was to be evicted while %s was on the node (%s)", r.Name, p.Name, g)
