@@ -115,15 +115,17 @@ func (b *bench) idle(ctx context.Context) error {
 		RSS, of it anonymous (no file's pages), and Pss (/proc/PID/smaps_rollup; three hosts on this machine share the file's pages,
 		on a real host one process has them alone). Wake-ups are voluntary context switches, of which Go's runtime makes several for
 		each timer; CPU is schedstat's; both over all threads. The bound for RSS is %s.`, b.window, settle, mebibytes(bound)))
-	rows := [][]string{{"process", "RSS", "to bound", "to peer", "anonymous", "Pss", "threads", "wake-ups/min", "to peer", "CPU s/min"}}
+	rows := [][]string{{"process", "RSS", "to bound", "to peer", "anonymous", "Pss", "threads", "wake-ups/min", "wake-ups to peer", "CPU s/min", "CPU to peer"}}
 	ref := len(roles) - 1
 	for i, r := range roles {
 		wakes := perMinute(float64(after[i].switches-before[i].switches), before[i], after[i])
 		refWakes := perMinute(float64(after[ref].switches-before[ref].switches), before[ref], after[ref])
+		cpu := perMinute((after[i].cpu - before[i].cpu).Seconds(), before[i], after[i])
+		refCPU := perMinute((after[ref].cpu - before[ref].cpu).Seconds(), before[ref], after[ref])
 		rows = append(rows, []string{r.name, mebibytes(after[i].rss), times(float64(after[i].rss), bound),
 			times(float64(after[i].rss), float64(after[ref].rss)), mebibytes(after[i].anon), mebibytes(after[i].pss), fmt.Sprint(after[i].threads),
 			fmt.Sprintf("%.0f", wakes), times(wakes, refWakes),
-			fmt.Sprintf("%.3f", perMinute((after[i].cpu-before[i].cpu).Seconds(), before[i], after[i]))})
+			fmt.Sprintf("%.3f", cpu), times(cpu, refCPU)})
 	}
 	table(rows)
 

@@ -30,7 +30,7 @@ import (
 )
 
 // within limits the whole run, except builds.
-const within = 30 * time.Minute
+const within = time.Hour
 
 // idleWithin limits the wait until a leader manages the fleet and the fleet is idle.
 const idleWithin = time.Minute
@@ -44,7 +44,10 @@ func main() { os.Exit(run()) }
 func run() int {
 	binary := flag.String("binary", "", "the lockkeeper `FILE` to measure, built as it is released")
 	window := flag.Duration("idle", time.Minute, "how long the idle processes are watched, 10s to 1h")
-	only := flag.String("only", "", "measure these `PARTS` alone: size,decide,start,idle,turn,many,scale,drain; scale (the leader of 5,000 Nodes) and drain (next to kubectl) are measured only if named")
+	only := flag.String("only", "", "measure these `PARTS` alone: "+names(func(part) bool { return true })+"; \"all\" measures all of them; without it, "+
+		names(func(p part) bool { return p.extra })+" are left out")
+	record := flag.String("history", "", "append the ratios to this `FILE`, and compare them with those in it")
+	commit := flag.String("commit", "unknown", "the `COMMIT` of the binary, for the history")
 	flag.Parse()
 	chosen, err := choose(*only)
 	if flag.NArg() > 0 || *binary == "" || *window < 10*time.Second || *window > time.Hour || err != nil {
@@ -54,7 +57,9 @@ func run() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	klog.SetSlogLogger(slog.New(slog.DiscardHandler)) // the watches of the testbed's own clients are sometimes cut
-	err = benchmark(ctx, *binary, *window, chosen)
+	if err = benchmark(ctx, *binary, *window, chosen); err == nil && *record != "" {
+		err = keep(*record, *commit)
+	}
 	switch {
 	case ctx.Err() != nil:
 		fmt.Fprintln(os.Stderr, "bench: interrupted; everything is stopped")
@@ -80,17 +85,31 @@ var parts = []part{
 	{"start", true, false, (*bench).starts},
 	{"idle", true, false, (*bench).idle},
 	{"turn", true, false, (*bench).turn},
-	{"many", true, false, (*bench).many},
+	{"many", true, true, (*bench).many},
 	{"scale", true, true, (*bench).scale},
 	{"drain", true, true, (*bench).drain},
 }
 
-// choose returns the parts with these names; "" means all parts that are not extra.
-func choose(names string) (chosen []part, err error) {
-	if names == "" {
-		return slices.DeleteFunc(slices.Clone(parts), func(p part) bool { return p.extra }), nil
+// names returns the names of the parts for which is is true.
+func names(is func(part) bool) string {
+	var all []string
+	for _, p := range parts {
+		if is(p) {
+			all = append(all, p.name)
+		}
 	}
-	for name := range strings.SplitSeq(names, ",") {
+	return strings.Join(all, ",")
+}
+
+// choose returns the parts with these names; "" means all parts that are not extra.
+func choose(named string) (chosen []part, err error) {
+	switch named {
+	case "":
+		return slices.DeleteFunc(slices.Clone(parts), func(p part) bool { return p.extra }), nil
+	case "all":
+		return parts, nil
+	}
+	for name := range strings.SplitSeq(named, ",") {
 		i := slices.IndexFunc(parts, func(p part) bool { return p.name == name })
 		if i < 0 {
 			return nil, fmt.Errorf("(unknown part %q)", name)

@@ -8,16 +8,35 @@ import (
 	"time"
 )
 
+// measured holds the ratios of this run for the history, by section, row and column; title is the section's.
+var (
+	measured = map[string]float64{}
+	title    string
+)
+
 // section starts a section of the report: what was measured, and how.
-func section(title, how string) {
-	fmt.Printf("\n%s\n", strings.ToUpper(title))
+func section(name, how string) {
+	title = name
+	fmt.Printf("\n%s\n", strings.ToUpper(name))
 	for line := range strings.SplitSeq(strings.TrimSpace(how), "\n") {
 		fmt.Println("  " + strings.TrimSpace(line))
 	}
 }
 
-// table prints rows in columns. The first row is the heading.
+// table prints rows in columns, and keeps the ratios in them. The first row is the heading.
 func table(rows [][]string) {
+	for _, row := range rows[1:] {
+		for i, cell := range row {
+			var ratio float64
+			if _, err := fmt.Sscanf(cell, "×%f", &ratio); err == nil && i > 0 {
+				column := rows[0][i]
+				if column == "ratio" { // of the figure before it
+					column = rows[0][i-1]
+				}
+				measured[title+": "+strings.TrimSpace(row[0])+": "+column] = ratio
+			}
+		}
+	}
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 3, ' ', 0)
 	for _, row := range rows {
 		fmt.Fprintln(w, "    "+strings.Join(row, "\t"))

@@ -1,58 +1,98 @@
-// Command peer is the program to which `make bench` compares lockkeeper: a minimal Go program that uses client-go. It
-// gets one Node, sends READY=1 to its service manager, and follows that Node until it is stopped.
+// Command peer is the program to which `make bench` compares lockkeeper: a minimal Go program of the same libraries. It
+// gets one Node, sends READY=1 to its service manager, and follows that Node until it is stopped. With --lease it also
+// stands for election, as a candidate of lockkeeper's does; that is linked in any case.
 //
 // The program knows nothing of lockkeeper. Usage: peer KUBECONFIG NODE.
 package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
+	"github.com/urfave/cli/v2"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/client-go/kubernetes"
+	coordination "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	core "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx); err != nil && ctx.Err() == nil {
+	app := &cli.App{
+		Name: "peer", Usage: "follow a Node", ArgsUsage: "KUBECONFIG NODE",
+		Flags:  []cli.Flag{&cli.StringFlag{Name: "lease", Usage: "stand for election by this Lease in kube-system"}},
+		Action: run,
+	}
+	if err := app.RunContext(ctx, os.Args); err != nil && ctx.Err() == nil {
 		fmt.Fprintln(os.Stderr, "peer:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context) error {
-	if len(os.Args) != 3 {
-		return fmt.Errorf("usage: peer KUBECONFIG NODE")
+func run(c *cli.Context) error {
+	ctx, node := c.Context, c.Args().Get(1)
+	if c.NArg() != 2 {
+		return errors.New("usage: peer KUBECONFIG NODE")
 	}
-	config, err := clientcmd.BuildConfigFromFlags("", os.Args[1])
+	config, err := clientcmd.BuildConfigFromFlags("", c.Args().First())
 	if err != nil {
 		return err
 	}
 	config.UserAgent = "lockkeeper-bench-peer"
 	config.ContentType = "application/vnd.kubernetes.protobuf"
-	client, err := kubernetes.NewForConfig(config)
+	client, err := core.NewForConfig(config)
 	if err != nil {
 		return err
 	}
-	if _, err := client.CoreV1().Nodes().Get(ctx, os.Args[2], metav1.GetOptions{}); err != nil {
+	if _, err := client.Nodes().Get(ctx, node, metav1.GetOptions{}); err != nil {
 		return err
 	}
 	if err := ready(); err != nil {
 		return err
 	}
-	only := fields.OneTermEqualSelector(metav1.ObjectNameField, os.Args[2])
-	lw := cache.NewListWatchFromClient(client.CoreV1().RESTClient(), "nodes", metav1.NamespaceAll, only)
+	if name := c.String("lease"); name != "" {
+		if err := elect(ctx, config, name, node); err != nil {
+			return err
+		}
+	}
+	only := fields.OneTermEqualSelector(metav1.ObjectNameField, node)
+	lw := cache.NewListWatchFromClient(client.RESTClient(), "nodes", metav1.NamespaceAll, only)
 	cache.NewReflector(lw, &corev1.Node{}, cache.NewStore(cache.MetaNamespaceKeyFunc), 0).RunWithContext(ctx)
 	return ctx.Err()
+}
+
+// elect stands for election in the background.
+func elect(ctx context.Context, config *rest.Config, lease, id string) error {
+	client, err := coordination.NewForConfig(config)
+	if err != nil {
+		return err
+	}
+	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
+		Lock: &resourcelock.LeaseLock{
+			LeaseMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: lease}, Client: client,
+			LockConfig: resourcelock.ResourceLockConfig{Identity: id},
+		},
+		LeaseDuration: 30 * time.Second, RenewDeadline: 20 * time.Second, RetryPeriod: 5 * time.Second,
+		Callbacks: leaderelection.LeaderCallbacks{OnStartedLeading: func(context.Context) {}, OnStoppedLeading: func() {}},
+	})
+	if err != nil {
+		return err
+	}
+	go elector.Run(ctx)
+	return nil
 }
 
 // ready sends READY=1 of sd_notify.
