@@ -23,8 +23,15 @@ const (
 	heldSpread = time.Minute
 	// heldAtOnce is how many reasons are written without waiting.
 	heldAtOnce = 20
-	// heldPause is the shortest pause before a round that only writes reasons.
+	// heldPause is the shortest time between the beginnings of two rounds that only write reasons.
 	heldPause = 250 * time.Millisecond
+	// heldSaved is for how long an unused allowance is saved. A round takes longer than heldPause
+	// if writes are slow, and what it may not write then would be lost.
+	heldSaved = time.Second
+	// heldSlice is for how long a round writes reasons although something has changed. It bounds
+	// the delay of a promotion. Without it, the leader would decide again after almost every
+	// reason in a large fleet: its own write often comes back by the watch before the answer.
+	heldSlice = 50 * time.Millisecond
 	// handoverAfter is how long nodes are held with Handover before the leader writes
 	// that reason. Most handovers take seconds, and then the earlier reason still applies.
 	handoverAfter = 10 * time.Second
@@ -45,15 +52,10 @@ func (p *heldPace) allow(now time.Time, waiting int) int {
 	if !p.began {
 		p.began, p.at, p.left = true, now, heldAtOnce
 	}
-	if waiting > p.most {
-		p.most = waiting
-	}
 	rate := max(float64(p.most)/heldSpread.Seconds(), 1)
-	// An unused allowance is saved for at most two rounds.
-	room := max(heldAtOnce, 2*rate*heldPause.Seconds())
-	p.left = min(p.left+rate*max(now.Sub(p.at), 0).Seconds(), room)
+	p.left = min(p.left+rate*max(now.Sub(p.at), 0).Seconds(), max(heldAtOnce, rate*heldSaved.Seconds()))
 	p.at = now
-	if waiting == 0 {
+	if p.most = max(p.most, waiting); waiting == 0 {
 		p.most = 0
 	}
 	return min(int(p.left), waiting)
@@ -89,12 +91,12 @@ func (l *leader) writeHeldReasons(ctx context.Context, verdicts []rollout.Verdic
 		waiting[order] = append(waiting[order], v)
 	}
 	all := append(waiting[0], waiting[1]...)
-	written := 0
-	for _, v := range all[:l.pace.allow(time.Now(), len(all))] {
+	began, written := time.Now(), 0
+	for _, v := range all[:l.pace.allow(began, len(all))] {
 		if ctx.Err() != nil || l.answersMissing() {
 			return leadRound
 		}
-		if written > 0 && len(l.kick) > 0 {
+		if written > 0 && len(l.kick) > 0 && time.Since(began) >= heldSlice {
 			break
 		}
 		l.write(ctx, nodes[v.Node], heldPatch(nodes[v.Node], v.Held), v)
@@ -102,7 +104,7 @@ func (l *leader) writeHeldReasons(ctx context.Context, verdicts []rollout.Verdic
 		written++
 	}
 	if written < len(all) {
-		return heldPause
+		return max(heldPause-time.Since(began), 0)
 	}
 	return due
 }
