@@ -3,10 +3,12 @@ package coordinator
 import (
 	"context"
 	"slices"
+	"sync"
 	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/coordinator/rollout"
+	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/turn"
 )
 
@@ -32,6 +34,10 @@ const (
 	// the delay of a promotion. Without it, the leader would decide again after almost every
 	// reason in a large fleet: its own write often comes back by the watch before the answer.
 	heldSlice = 50 * time.Millisecond
+	// heldAtATime is how many reasons are being written at the same time. One after the other, a
+	// large fleet's would take longer than heldSpread if the API server needs more than 12 ms for
+	// each.
+	heldAtATime = 4
 	// handoverAfter is how long nodes are held with Handover before the leader writes
 	// that reason. Most handovers take seconds, and then the earlier reason still applies.
 	handoverAfter = 10 * time.Second
@@ -92,21 +98,40 @@ func (l *leader) writeHeldReasons(ctx context.Context, verdicts []rollout.Verdic
 	}
 	all := append(waiting[0], waiting[1]...)
 	began, written := time.Now(), 0
-	for _, v := range all[:l.pace.allow(began, len(all))] {
+	for some := range slices.Chunk(all[:l.pace.allow(began, len(all))], heldAtATime) {
 		if ctx.Err() != nil || l.answersMissing() {
 			return leadRound
 		}
-		if written > 0 && len(l.kick) > 0 && time.Since(began) >= heldSlice {
+		if written > 0 && len(l.kick) > 0 && time.Since(began) >= heldSlice || !l.lock.fresh(l.RenewDeadline) {
 			break
 		}
-		l.write(ctx, nodes[v.Node], heldPatch(nodes[v.Node], v.Held), v)
-		l.pace.spend()
-		written++
+		l.writeReasons(ctx, some, nodes)
+		written += len(some)
 	}
 	if written < len(all) {
 		return max(heldPause-time.Since(began), 0)
 	}
 	return due
+}
+
+// writeReasons writes the reasons of a few verdicts at the same time, and handles the outcomes.
+func (l *leader) writeReasons(ctx context.Context, verdicts []*rollout.Verdict, nodes map[string]*turn.Node) {
+	l.beat.Alive()
+	var sent sync.WaitGroup
+	handle := make([]func(), len(verdicts))
+	for i, v := range verdicts {
+		n := nodes[v.Node]
+		p := heldPatch(n, v.Held)
+		sent.Go(func() {
+			obj, outcome, err := kube.Write(ctx, l.client, p)
+			handle[i] = func() { l.written(ctx, n, p, v, obj, outcome, err) }
+		})
+	}
+	sent.Wait()
+	for _, outcome := range handle {
+		outcome()
+		l.pace.spend()
+	}
 }
 
 // handoverLeft returns the time until the leader writes Handover; 0 or less if

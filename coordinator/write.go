@@ -10,6 +10,7 @@ import (
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/coordinator/rollout"
@@ -141,6 +142,11 @@ func (l *leader) write(ctx context.Context, n *turn.Node, p kube.Patch, v *rollo
 	}
 	l.beat.Alive()
 	obj, outcome, err := kube.Write(ctx, l.client, p)
+	l.written(ctx, n, p, v, obj, outcome, err)
+}
+
+// written handles the outcome of one patch.
+func (l *leader) written(ctx context.Context, n *turn.Node, p kube.Patch, v *rollout.Verdict, obj *corev1.Node, outcome kube.Outcome, err error) {
 	switch outcome {
 	case kube.Written:
 		l.logWrite(n, v, obj.Annotations[v1alpha1.AnnotationTurn])
