@@ -28,7 +28,7 @@ func (b *bench) decisions(ctx context.Context) error {
 		return err
 	}
 	out, err := goOutput(ctx, root, "test", "-run", "^$", "-bench", ".", "-benchtime", "200ms", "-count", fmt.Sprint(repeats),
-		"./coordinator/rollout", "./node/turn")
+		"./coordinator/rollout", "./node/turn", "./node/step")
 	if err != nil {
 		return err
 	}
