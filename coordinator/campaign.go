@@ -52,27 +52,10 @@ func (c *candidate) disconnect() {
 	c.client, c.lease, c.unlook = nil, nil, nil
 }
 
-// endWhenUnfit ends the campaign, and the term if it was won, when this host must no
-// longer be a candidate: its credential was removed or replaced, or its clock is off.
-// It returns when ctx ends.
-func (c *candidate) endWhenUnfit(ctx context.Context, client *kube.Client, over context.CancelCauseFunc) {
-	tick := time.NewTicker(skewEvery)
-	defer tick.Stop()
-	for {
-		var err error
-		select {
-		case <-ctx.Done():
-			return
-		case <-client.Context().Done():
-			err = context.Cause(client.Context())
-		case <-tick.C:
-			err = skewed(client)
-		}
-		if err != nil {
-			over(err)
-			return
-		}
-	}
+// endWithCredential ends the campaign, and the term if it was won, when the host's credential
+// is removed or replaced, until the caller calls stop.
+func endWithCredential(client *kube.Client, over context.CancelCauseFunc) (stop func() bool) {
+	return context.AfterFunc(client.Context(), func() { over(context.Cause(client.Context())) })
 }
 
 // errFreed ends a campaign, for another one that tries at once.
@@ -234,7 +217,7 @@ func (c *candidate) term(ctx context.Context, node string) error {
 	default:
 	}
 	var leading leading
-	lock := c.newLock(epoch)
+	lock := c.newLock(epoch, stopElector)
 	lock.over = func(why error) { stopElector(why); release() }
 	lock.quiet = func() {
 		stopElector(fmt.Errorf("%w: the Lease could not be renewed in time", errTermOver))
@@ -262,9 +245,9 @@ func (c *candidate) term(ctx context.Context, node string) error {
 			release() // there is no leader to wait for
 		}
 	})()
+	defer endWithCredential(client, stopElector)()
 	var watching sync.WaitGroup
 	defer watching.Wait()
-	watching.Go(func() { c.endWhenUnfit(electorCtx, client, stopElector) })
 	watching.Go(func() { endWhenFreed(electorCtx, lease, lock, stopElector) })
 	elector.Run(runCtx)
 	lock.quiet()
@@ -277,16 +260,23 @@ func (c *candidate) term(ctx context.Context, node string) error {
 // newEpoch returns the identity of a new term of this host: the Node's name and 60 random bits.
 func newEpoch(node string) string { return node + "_" + strings.ToLower(rand.Text())[:12] }
 
-// newLock returns the lock of a term. The caller sets over and quiet.
-func (c *candidate) newLock(epoch string) *termLock {
+// newLock returns the lock of a term. The caller sets over and quiet. unfit ends the campaign of a host whose clock is
+// off: that shows in the API server's answers, and each try of the elector reads it.
+func (c *candidate) newLock(epoch string, unfit func(error)) *termLock {
 	client := c.client
 	return &termLock{
 		name:     c.LeaseName,
 		identity: epoch,
 		lasts:    c.LeaseDuration,
-		saw:      c.standsBy,
 		shown:    c.lease.record,
 		may:      func() error { return skewed(client) },
+		saw: func(holder string, err error) {
+			if skew := skewed(client); skew != nil {
+				unfit(skew)
+				return
+			}
+			c.standsBy(holder, err)
+		},
 		inner: &resourcelock.LeaseLock{
 			LeaseMeta:  metav1.ObjectMeta{Namespace: c.LeaseNamespace, Name: c.LeaseName},
 			Client:     reportingLeases{client.CoordinationV1(), c.lease.read},

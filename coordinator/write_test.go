@@ -323,8 +323,13 @@ func TestClocks(t *testing.T) {
 			if err := skewed(l.client); (err != nil) != off {
 				t.Errorf("%v ahead: %v", ahead, err)
 			}
-			if err := l.newLock("me_1").may(); (err != nil) != off {
+			var unfit error
+			lock := l.newLock("me_1", func(err error) { unfit = err })
+			if err := lock.may(); (err != nil) != off {
 				t.Errorf("%v ahead, taking the Lease: %v", ahead, err)
+			}
+			if lock.saw("another_1", nil); (unfit != nil) != off {
+				t.Errorf("%v ahead, standing by: %v", ahead, unfit)
 			}
 		})
 	}
@@ -368,7 +373,7 @@ func TestTermEndsWithItsCredential(t *testing.T) {
 		t.Fatal(err)
 	}
 	over := make(chan error, 1)
-	running.Go(func() { (&candidate{}).endWhenUnfit(ctx, client, func(why error) { over <- why }) })
+	defer endWithCredential(client, func(why error) { over <- why })()
 	write("http://127.0.0.1:2")
 	select {
 	case why := <-over:

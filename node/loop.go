@@ -10,6 +10,7 @@ import (
 	"lockkeeper.dev/lockkeeper/node/step"
 	"lockkeeper.dev/lockkeeper/node/timing"
 	"lockkeeper.dev/lockkeeper/node/turn"
+	"lockkeeper.dev/lockkeeper/systemd"
 )
 
 const (
@@ -75,7 +76,11 @@ func (h *Host) loop(ctx context.Context) error {
 				next = min(next, soon)
 			}
 		}
-		if err := timing.Wait(ctx, h.kick, next-next/20+rand.N(next/10+1)); err != nil {
+		wait := next - next/20 + rand.N(next/10+1)
+		if next == idleRound {
+			wait = systemd.Aligned(idleRound)
+		}
+		if err := timing.Wait(ctx, h.kick, wait); err != nil {
 			return err
 		}
 	}

@@ -84,8 +84,6 @@ func (n *Notifier) Watchdog(ctx context.Context, l *Liveness) {
 }
 
 func (n *Notifier) feed(ctx context.Context, every time.Duration, l *Liveness, send func()) {
-	ticker := time.NewTicker(every)
-	defer ticker.Stop()
 	for stuck := false; ; {
 		late := l.Late()
 		switch {
@@ -98,10 +96,8 @@ func (n *Notifier) feed(ctx context.Context, every time.Duration, l *Liveness, s
 			n.log.Error("a loop is stuck: the watchdog is not fed", "loop", strings.Join(late, ", "))
 		}
 		stuck = len(late) > 0
-		select {
-		case <-ctx.Done():
+		if pause(ctx, Aligned(every), nil, nil) != nil {
 			return
-		case <-ticker.C:
 		}
 	}
 }

@@ -151,6 +151,9 @@ func TestWatchdogStarvesWhenALoopIsStuck(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		var fed atomic.Int64
+		time.Sleep(Aligned(10 * time.Second)) // the checks come every ten seconds from now on
+		good.Alive()
+		bad.Alive()
 		go n.feed(ctx, 10*time.Second, l, func() { fed.Add(1) })
 		after := func(d time.Duration, wantFed int64, wantLate string) {
 			t.Helper()

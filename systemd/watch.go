@@ -47,6 +47,9 @@ func (o Object) watch(ctx context.Context, signal string, filter func(body []any
 		if err := pause(ctx, watchSpacing, nil, nil); err != nil {
 			return err
 		}
+		if failures == 0 {
+			wait = Aligned(interval)
+		}
 		if err := pause(ctx, wait, lost, hint); err != nil {
 			return err
 		}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"lockkeeper.dev/lockkeeper/node/timing"
+	"lockkeeper.dev/lockkeeper/systemd"
 )
 
 // Options are what sentinels and reboot managers are read with.
@@ -35,7 +36,7 @@ func (o *Options) poll(ctx context.Context, kick <-chan struct{}, pause time.Dur
 			o.Log.Warn(problem, "err", err)
 		}
 		failed = err != nil
-		if timing.Wait(ctx, nil, pause) != nil || timing.Wait(ctx, kick, timing.Jitter(o.PollInterval)) != nil {
+		if timing.Wait(ctx, nil, pause) != nil || timing.Wait(ctx, kick, systemd.Aligned(o.PollInterval)) != nil {
 			return
 		}
 	}

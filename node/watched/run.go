@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"syscall"
@@ -14,6 +13,7 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/kube/dirwatch"
 	"lockkeeper.dev/lockkeeper/node/hostfs"
+	"lockkeeper.dev/lockkeeper/systemd"
 )
 
 // Run watches until ctx ends, and calls notify whenever the report has changed. notify must not
@@ -41,7 +41,7 @@ func (w *Watcher) run(ctx context.Context, h hints, notify func()) {
 	for ctx.Err() == nil {
 		all := !time.Now().Before(poll)
 		if all {
-			poll = time.Now().Add(w.Poll - w.Poll/10 + rand.N(w.Poll/5))
+			poll = time.Now().Add(systemd.Aligned(w.Poll))
 		}
 		w.readRoots(ctx, all, false)
 		wait(ctx, w.kick, min(time.Until(w.nextDue()), time.Until(poll)))

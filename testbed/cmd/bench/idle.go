@@ -73,18 +73,25 @@ func ofCoordinators(r *request) bool {
 
 // idle measures the processes while nothing happens.
 func (b *bench) idle(ctx context.Context) error {
-	last := b.fleet.Hosts[2]
-	kubeconfig, err := b.cp.NodeKubeconfig(last.Name())
+	kubeconfig, err := b.cp.Kubeconfig("bench-peer", "system:masters")
 	if err != nil {
 		return err
 	}
-	peer, err := b.launch(ctx, []string{b.peer, kubeconfig, last.Name()}, nil)
-	if err != nil {
-		return err
-	}
-	defer peer.end()
-	if _, err := peer.hear("READY=1"); err != nil {
-		return fmt.Errorf("the peer: %w", err)
+	var peers []role
+	for i, args := range [][]string{{}, {"--lease", "bench-peer"}, {"--lease", "bench-peer"}} {
+		h := b.fleet.Hosts[i]
+		p, err := b.launch(ctx, slices.Concat([]string{b.peer}, args, []string{kubeconfig, h.Name()}), nil)
+		if err != nil {
+			return err
+		}
+		defer p.end()
+		if _, err := p.hear("READY=1"); err != nil {
+			return fmt.Errorf("the peer: %w", err)
+		}
+		peers = append(peers, role{[]string{"peer, no candidate", "peer, leads", "peer, stands by"}[i], p.cmd.Process.Pid, nil})
+		if err := pause(ctx, tail); err != nil { // the first candidate leads
+			return err
+		}
 	}
 	if err := b.fleet.WaitIdle(ctx); err != nil {
 		return err
@@ -96,7 +103,7 @@ func (b *bench) idle(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	roles = append(roles, role{name: "peer", pid: peer.cmd.Process.Pid, of: func(r *request) bool { return r.UserAgent == "lockkeeper-bench-peer" }})
+	roles = append(roles, peers...)
 	before, err := usages(roles)
 	if err != nil {
 		return err
@@ -114,10 +121,12 @@ func (b *bench) idle(ctx context.Context) error {
 	section("idle", fmt.Sprintf(`Processes with the product's own settings in which nothing happens for %v, %v after the last of them started.
 		RSS, of it anonymous (no file's pages), and Pss (/proc/PID/smaps_rollup; three hosts on this machine share the file's pages,
 		on a real host one process has them alone). Wake-ups are voluntary context switches, of which Go's runtime makes several for
-		each timer; CPU is schedstat's; both over all threads. The bound for RSS is %s.`, b.window, settle, mebibytes(bound)))
+		each timer; CPU is schedstat's; both over all threads. Each process is compared with the peer in the
+		same part: one that follows its Node only, one that also holds a Lease, and one that stands by for it. The bound for RSS is %s.`, b.window, settle, mebibytes(bound)))
 	rows := [][]string{{"process", "RSS", "to bound", "to peer", "anonymous", "Pss", "threads", "wake-ups/min", "wake-ups to peer", "CPU s/min", "CPU to peer"}}
-	ref := len(roles) - 1
 	for i, r := range roles {
+		_, part, _ := strings.Cut(r.name, ", ")
+		ref := slices.IndexFunc(roles, func(of role) bool { return of.name == "peer, "+map[string]string{"coordinates": "leads"}[part] || of.name == "peer, "+part })
 		wakes := perMinute(float64(after[i].switches-before[i].switches), before[i], after[i])
 		refWakes := perMinute(float64(after[ref].switches-before[ref].switches), before[ref], after[ref])
 		cpu := perMinute((after[i].cpu - before[i].cpu).Seconds(), before[i], after[i])
@@ -139,6 +148,9 @@ func (b *bench) idle(ctx context.Context) error {
 	scale := float64(time.Hour) / float64(to.Sub(from))
 	rows = [][]string{{"who", "requests an hour", "of them"}}
 	for _, r := range roles {
+		if r.of == nil {
+			continue
+		}
 		by := byWhat(all, r.of)
 		rows = append(rows, []string{r.name, fmt.Sprintf("%.0f", float64(sum(by))*scale), list(by, scale)})
 	}
