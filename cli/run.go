@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"runtime"
+	"runtime/debug"
 	"syscall"
 
 	urfave "github.com/urfave/cli/v2"
@@ -50,7 +52,27 @@ func runCommand(c *urfave.Context) error {
 	reloads := make(chan os.Signal, 1)
 	signal.Notify(reloads, syscall.SIGHUP)
 	defer signal.Stop(reloads)
+	limitRuntime()
 	return agent.Run(c.Context, cfg, agent.Options{
 		Version: c.App.Version, Load: load, Reload: reloads, Root: root, StateDir: stateDir(c), Log: agent.NewLog(level), Level: level,
 	})
+}
+
+// Limits of Go's runtime. The environment variables GOGC and GOMAXPROCS take precedence.
+const (
+	// gcPercent makes the heap grow by half between two collections, instead of doubling. A host allocates so little
+	// that it costs no CPU time that can be measured.
+	gcPercent = 50
+	// maxProcs is how many CPUs run Go code at once. On a host with many CPUs, the runtime would otherwise wake more
+	// threads and keep memory for each of them.
+	maxProcs = 2
+)
+
+func limitRuntime() {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
+	}
+	if os.Getenv("GOMAXPROCS") == "" {
+		runtime.GOMAXPROCS(min(maxProcs, runtime.GOMAXPROCS(0)))
+	}
 }

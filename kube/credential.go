@@ -17,9 +17,10 @@ import (
 
 const (
 	// readEvery is the interval at which the files are read even if nothing reports a
-	// change, because not every file system reports changes. retryEvery replaces it while
-	// the files contain no usable credential.
-	readEvery  = time.Minute
+	// change, because not every file system reports changes. blindEvery replaces it while
+	// the files cannot be watched, and retryEvery while they contain no usable credential.
+	readEvery  = 10 * time.Minute
+	blindEvery = time.Minute
 	retryEvery = 5 * time.Second
 	// readPause is the minimum time between two reads, however often the files change.
 	readPause = 50 * time.Millisecond
@@ -174,12 +175,15 @@ func (c *Credential) Run(ctx context.Context) {
 		paths := c.watched()
 		_, err := w.Watch("credential", "/", paths, false)
 		if err != nil && !unwatched {
-			c.log.Warn("inotify does not report changes of the "+c.o.Identity+"'s kubeconfig; lockkeeper reads it at intervals", "err", err, "interval", readEvery)
+			c.log.Warn("inotify does not report changes of the "+c.o.Identity+"'s kubeconfig; lockkeeper reads it at intervals", "err", err, "interval", blindEvery)
 		}
 		unwatched = err != nil
 		again := c.read(time.Now())
 		if !slices.Equal(paths, c.watched()) {
 			continue // the kubeconfig names other files now
+		}
+		if unwatched {
+			again = min(again, blindEvery)
 		}
 		if wait(ctx, again, hint) {
 			wait(ctx, readPause, nil)

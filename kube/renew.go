@@ -82,7 +82,8 @@ func (c *Credential) maintain(ctx context.Context, now time.Time) (wait time.Dur
 	c.warn(now)
 	c.report()
 	wait = readEvery
-	for _, at := range []time.Time{c.State().Renews, u.again, u.next} {
+	state := c.State()
+	for _, at := range []time.Time{state.Renews, state.Expires, u.again, u.next} {
 		if soon := time.Until(at); soon > 0 {
 			wait = min(wait, soon+time.Second/10)
 		}

@@ -12,7 +12,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"strings"
 	"sync"
 
@@ -68,16 +67,9 @@ func NewLog(level *slog.LevelVar) *slog.Logger {
 	return log
 }
 
-// gcPercent makes the heap grow by half between two collections, instead of doubling. A host allocates so little that
-// it costs no CPU time that can be measured. The environment variable GOGC takes precedence.
-const gcPercent = 50
-
 // Run runs this host until ctx ends, which is not an error. cfg is what o.Load
 // returned.
 func Run(ctx context.Context, cfg *config.Config, o Options) error {
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(gcPercent)
-	}
 	log := o.Log
 	o.Level.Set(cfg.LogLevel)
 
