@@ -56,7 +56,7 @@ func (b *bench) starts(ctx context.Context) error {
 		return err
 	}
 
-	section("cold start", fmt.Sprintf(`From exec to a word of the process, median of %d starts in turn with the peers' (the file is in the page cache).
+	section("cold start", fmt.Sprintf(`From exec to a message of the process, median of %d starts in turn with the peers' (the file is in the page cache).
 		READY=1 needs no API server. "knows": the status text says what its host wants, so it has read Node and sources.
 		The peer says READY=1 after it has got its Node, through client-go.`, startRuns))
 	rows := [][]string{{"what", "median", "least", "most", "to the peer"}}

@@ -92,7 +92,7 @@ func (b *bench) scale(ctx context.Context) error {
 // scaleTurns rolls one host of the large fleet a few times.
 func (b *bench) scaleTurns(ctx context.Context) error {
 	from := time.Now()
-	for _, version := range []string{"4.2.0", "4.3.0", "4.4.0"} {
+	for _, version := range []string{"5.1.0", "5.2.0", "5.3.0"} {
 		if err := b.roll(ctx, b.fleet.Hosts[2:], version); err != nil {
 			return err
 		}
