@@ -43,7 +43,7 @@ func main() { os.Exit(run()) }
 
 func run() int {
 	binary := flag.String("binary", "", "the lockkeeper `FILE` to measure, built as it is released")
-	window := flag.Duration("idle", time.Minute, "how long the idle processes are watched, 10s to 1h")
+	window := flag.Duration("idle", 2*time.Minute, "how long the idle processes are watched, 10s to 1h")
 	only := flag.String("only", "", "measure these `PARTS` alone: "+names(func(part) bool { return true })+"; \"all\" measures all of them; without it, "+
 		names(func(p part) bool { return p.extra })+" are left out")
 	record := flag.String("history", "", "append the ratios to this `FILE`, and compare them with those in it")
