@@ -150,7 +150,7 @@ func (c *candidate) campaign(ctx context.Context) (again time.Duration, err erro
 		return c.RetryPeriod, c.unreadable(err) // not a blocker: the API server does not answer
 	}
 	if err := skewed(c.client); err != nil {
-		return skewEvery, blocker{err}
+		return skewPause, blocker{err}
 	}
 	c.lease.read(lease)
 	err = c.term(ctx, node)

@@ -81,15 +81,16 @@ const (
 	// credentialEvery is how long a host without a usable credential waits, unless
 	// the credential changes.
 	credentialEvery = time.Minute
-	skewEvery       = 5 * time.Second // how often a candidate's clock is checked
+	// skewPause is the pause before the next campaign of a host whose clock is off.
+	skewPause = 5 * time.Second
 	// scatter spreads the tries of the candidates after the Lease was released, so that
 	// all but one find with a Get, instead of a conflict, that it is taken.
 	scatter = 300 * time.Millisecond
 )
 
 // QPS and Burst limit the requests of the coordinator's client, per second and at once. A
-// leader sends one write after the other, so the API server's answers pace them. The
-// reasons in held can change on all nodes at once, so heldPace limits them to a sixtieth
+// leader sends one write after the other, or four reasons, so the API server's answers pace
+// them. The reasons in held can change on all nodes at once, so heldPace limits them to a sixtieth
 // of the fleet per second: 84 for five thousand nodes. QPS and Burst are higher than that,
 // so that a promotion never waits for them, but low enough to stop a runaway loop.
 const (

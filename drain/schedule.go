@@ -157,6 +157,9 @@ func (s *schedule) observe(now time.Time, v snapshot) {
 		if e.verdict.Class != f.verdict.Class || f.verdict.Class == Block && e.verdict.Reason != f.verdict.Reason {
 			e.blocker, e.refused, e.budget = nil, time.Time{}, nil
 		}
+		if (e.unready == "") != (f.unready == "") {
+			e.budget = nil // it applies other rules now
+		}
 		e.facts = f
 		if f.verdict.Class == Block && e.blocker == nil {
 			e.block(now, f.verdict.Reason, "", blockMessage(f.verdict.Reason))
@@ -264,13 +267,10 @@ func (s *schedule) answered(now time.Time, uid types.UID, controller types.UID, 
 	}
 	tried := s.budgetOf(func(b *budget) bool { return b.trying == uid })
 	if tried != nil {
-		tried.trying = ""
+		s.triedBudget(now, tried, a)
 	}
 	e := s.pods[uid]
 	if a.kind == accepted {
-		if tried != nil { // perhaps it allows another one
-			tried.failures, tried.notBefore = 0, now
-		}
 		if e == nil || !e.accepted {
 			s.evicted++
 		}
@@ -281,9 +281,9 @@ func (s *schedule) answered(now time.Time, uid types.UID, controller types.UID, 
 	if e == nil {
 		return
 	}
-	e.inFlight, e.budget = false, nil
+	e.inFlight = false
 	if a.kind == accepted {
-		e.failures, e.refused = 0, time.Time{}
+		e.failures, e.refused, e.budget = 0, time.Time{}, nil
 		if !e.accepted {
 			e.blocker = nil
 		}
@@ -295,11 +295,16 @@ func (s *schedule) answered(now time.Time, uid types.UID, controller types.UID, 
 	if e.refused.IsZero() && a.reason != Unreachable {
 		e.refused = now
 	}
-	if a.budget == "" {
+	switch busy := a.reason == TooManyRequests || a.reason == Unreachable; {
+	case a.budget != "":
+		e.budget = s.refusedBy(now, e, a, tried)
+	case !busy: // something else refuses the pod
+		e.budget = nil
+	}
+	if e.budget == nil {
 		e.notBefore = now.Add(s.wait(e.failures, longestDelay(now, e.refused), a.retryAfter))
 	} else {
 		e.notBefore = now.Add(max(minDelay, min(a.retryAfter, maxDelay))) // after the budget's other pods
-		e.budget = s.refusedBy(now, e, a, tried)
 	}
 	if e.verdict.Class == Evict && (a.kind != gone || e.failures >= maxGone) {
 		budget := ""
@@ -310,31 +315,46 @@ func (s *schedule) answered(now time.Time, uid types.UID, controller types.UID, 
 	}
 }
 
-// refusedBy returns the budget that refused the eviction of e, and delays the next one for its pods. tried is the budget
-// that was asked. An answer for a pod of which the budget was not known yet says nothing new about a known budget.
-func (s *schedule) refusedBy(now time.Time, e *entry, a answer, tried *budget) *budget {
-	name, unready := e.Namespace+"/"+a.budget, e.unready != ""
-	b := s.budgetOf(func(b *budget) bool { return b.name == name && b.unready == unready })
-	if tried != nil && tried.name == name && tried.unready == unready {
-		b = tried // perhaps e was its only pod
-	}
-	switch {
-	case b == nil:
-		b = &budget{name: name, unready: unready}
-	case b != tried && a.retryAfter == 0:
-		return b
+// triedBudget records the answer for a pod of the budget.
+func (s *schedule) triedBudget(now time.Time, b *budget, a answer) {
+	b.trying = ""
+	if a.kind == accepted { // perhaps it allows another one
+		b.failures, b.notBefore = 0, now
+		return
 	}
 	if b.failures++; b.failures == 1 {
 		b.refused = now
 	}
 	b.notBefore = now.Add(s.wait(b.failures, longestDelay(now, b.refused), a.retryAfter))
+}
+
+// refusedBy returns the budget that refused the eviction of e. tried is the budget that was asked, which has its delay
+// already. An answer for a pod of which the budget was not known yet says nothing new about a known one, except for how
+// long the API server wants to be left alone. All pods of the budget get the figures of this answer.
+func (s *schedule) refusedBy(now time.Time, e *entry, a answer, tried *budget) *budget {
+	name, unready := e.Namespace+"/"+a.budget, e.unready != ""
+	b := s.budgetOf(func(b *budget) bool { return b.name == name && b.unready == unready })
+	switch {
+	case b == nil: // the pod may have been blocked for long
+		b = &budget{name: name, unready: unready, failures: e.failures, refused: e.refused}
+		b.notBefore = now.Add(s.wait(b.failures, longestDelay(now, b.refused), a.retryAfter))
+	case b != tried && a.retryAfter > 0:
+		if at := now.Add(s.wait(0, longestDelay(now, b.refused), a.retryAfter)); at.After(b.notBefore) {
+			b.notBefore = at
+		}
+	}
+	for _, other := range s.pods {
+		if other.budget == b && other != e && other.verdict.Class == Evict {
+			other.block(now, a.reason, name, other.explain(a))
+		}
+	}
 	return b
 }
 
-// budgetOf returns the budget of a pod for which is is true, or nil.
-func (s *schedule) budgetOf(is func(*budget) bool) *budget {
+// budgetOf returns a budget that matches, or nil.
+func (s *schedule) budgetOf(matches func(*budget) bool) *budget {
 	for _, e := range s.pods {
-		if e.budget != nil && is(e.budget) {
+		if e.budget != nil && matches(e.budget) {
 			return e.budget
 		}
 	}

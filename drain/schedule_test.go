@@ -3,6 +3,7 @@ package drain
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -275,7 +276,70 @@ func TestPodsOfABudget(t *testing.T) {
 	s.started(t, 13*time.Second, "a")
 	// Another budget now refuses it.
 	s.answered(start.Add(13*time.Second), "a", "c", answer{kind: later, reason: PodDisruptionBudget, budget: "other"})
-	wakes(13*time.Second, 14*time.Second)
+	wakes(13*time.Second, 15500*time.Millisecond) // half of 5 s: the pod has been blocked for a while
+}
+
+// TestBudgetOfABusyServer: an answer that says nothing about the budget delays all of its pods, and the drain forgets
+// neither the budget nor for how long it has refused.
+func TestBudgetOfABusyServer(t *testing.T) {
+	no := answer{kind: later, reason: PodDisruptionBudget, budget: "db"}
+	for name, a := range map[string]answer{
+		"away": {kind: later, reason: Unreachable}, "busy": {kind: later, reason: TooManyRequests}, "an error": {kind: later, reason: ServerError},
+	} {
+		s := scheduleOf(8, nil, named("a"), named("b"), named("c"))
+		for _, pod := range []types.UID{"a", "b", "c"} {
+			s.started(t, 0, string(pod))
+			s.answered(start, pod, "c", no)
+		}
+		s.started(t, time.Second, "a")
+		s.answered(start.Add(time.Second), "a", "c", a)
+		s.started(t, 3*time.Second-1, "") // not the next pod of the budget
+		if p, ok := s.next(start.Add(3 * time.Second)); !ok || p.Name == "c" {
+			t.Errorf("%s: then %v is tried", name, p)
+		}
+	}
+	// A pod that was blocked for an hour, also if it is the budget's only one, is still tried seldom.
+	s := scheduleOf(8, nil, named("a"))
+	at := start
+	for range 300 {
+		if _, ok := s.next(at); !ok {
+			t.Fatal("nothing is tried")
+		}
+		s.answered(at, "a", "c", no)
+		at = s.wake(at)
+	}
+	for _, a := range []answer{{kind: later, reason: Unreachable}, {kind: later, reason: ServerError}, no} {
+		s.next(at)
+		s.answered(at, "a", "c", a)
+		if wait := s.wake(at).Sub(at); wait != 15*time.Second { // half of 30 s
+			t.Errorf("after an hour and %s it is tried again after %v", a.reason, wait)
+		}
+		at = s.wake(at)
+	}
+}
+
+// TestPodOfABudgetChanges: a pod that is no longer Ready is tried for itself at once, because its budget may allow that,
+// and all pods of a budget show its newest figures.
+func TestPodOfABudgetChanges(t *testing.T) {
+	refuses := func(has int) answer {
+		return answer{kind: later, reason: PodDisruptionBudget, budget: "db", message: fmt.Sprintf("needs 3 healthy pods and has %d currently", has)}
+	}
+	s := scheduleOf(8, nil, named("a"), named("b"))
+	for _, pod := range []types.UID{"a", "b"} {
+		s.started(t, 0, string(pod))
+		s.answered(start, pod, "c", refuses(3))
+	}
+	s.started(t, time.Second, "a")
+	s.answered(start.Add(time.Second), "a", "c", refuses(2))
+	for _, b := range s.progress(start.Add(time.Second)).Blockers {
+		if !strings.Contains(b.Message, "has 2 currently") || !b.Since.Equal(start) {
+			t.Errorf("%s shows %q since %v", b.Name, b.Message, b.Since)
+		}
+	}
+	sick := named("b")
+	sick.unready = "CrashLoopBackOff"
+	s.observe(start.Add(time.Second), snapshot{synced: true, pods: []facts{named("a"), sick}})
+	s.started(t, time.Second, "b")
 }
 
 // TestAnswersOfPodsThatLeft: an answer about a pod that the watch no longer shows counts as evicted, and delays nothing.

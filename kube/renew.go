@@ -83,7 +83,7 @@ func (c *Credential) maintain(ctx context.Context, now time.Time) (wait time.Dur
 	c.report()
 	wait = readEvery
 	state := c.State()
-	for _, at := range []time.Time{state.Renews, state.Expires, u.again, u.next} {
+	for _, at := range []time.Time{state.Renews, warnAt(state.Issued, state.Expires), state.Expires, u.again, u.next} {
 		if soon := time.Until(at); soon > 0 {
 			wait = min(wait, soon+time.Second/10)
 		}
