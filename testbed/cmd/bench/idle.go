@@ -126,7 +126,9 @@ func (b *bench) idle(ctx context.Context) error {
 	rows := [][]string{{"process", "RSS", "to bound", "to peer", "anonymous", "Pss", "threads", "wake-ups/min", "wake-ups to peer", "CPU s/min", "CPU to peer"}}
 	for i, r := range roles {
 		_, part, _ := strings.Cut(r.name, ", ")
-		ref := slices.IndexFunc(roles, func(of role) bool { return of.name == "peer, "+map[string]string{"coordinates": "leads"}[part] || of.name == "peer, "+part })
+		ref := slices.IndexFunc(roles, func(of role) bool {
+			return of.name == "peer, "+map[string]string{"coordinates": "leads"}[part] || of.name == "peer, "+part
+		})
 		wakes := perMinute(float64(after[i].switches-before[i].switches), before[i], after[i])
 		refWakes := perMinute(float64(after[ref].switches-before[ref].switches), before[ref], after[ref])
 		cpu := perMinute((after[i].cpu - before[i].cpu).Seconds(), before[i], after[i])
