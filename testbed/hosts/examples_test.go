@@ -96,7 +96,7 @@ func (e *examples) grant(t *testing.T, h *realhost.Host) {
 	t.Helper()
 	eventually(t, 2*time.Minute, "wait-for-replicas to be refused", func() bool {
 		log := exec(t, h, "journalctl -u wait-for-replicas.service --no-pager -o cat")
-		return strings.Contains(log, "Forbidden") && strings.Contains(log, "cannot tell how the replicas are")
+		return strings.Contains(log, "Forbidden") && strings.Contains(log, "cannot read the replicas")
 	})
 	admin, err := cp.Kubeconfig("testbed:admin", "system:masters")
 	must(t, err)

@@ -223,7 +223,7 @@ func onTheHost(t *testing.T, here, there string) {
 	supply := lack(t, 5, here, there)
 	p := start(t, script, exampleTools(t, "kubectl", "awk", "sleep"), env)
 	p.says("Forbidden")
-	p.says("cannot tell how the replicas are")
+	p.says("cannot read the replicas")
 	if out, err := kubectl(t, admin(t), "apply", "-f", filepath.Join(examples, "wait-for-replicas", "host.yaml")); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}

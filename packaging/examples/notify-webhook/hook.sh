@@ -1,27 +1,27 @@
 #!/bin/sh
-# A hook of before-reboot and of before-uncordon: it posts {"node":…,"stage":…,"turn":…} to a URL, and the turn goes on when the
-# server has answered with success. It tries until then. A stage can be told of twice, so the receiver should go by turn and stage.
+# A hook of before-reboot and of before-uncordon. It posts {"node":…,"stage":…,"turn":…} to a URL until the server answers with
+# success. Then the turn continues. The server may receive the same stage twice, and can tell by turn and stage.
 #
-# In a pod of the DaemonSet it confirms with the turn's id. As a unit of the host (with STAGE) its end is the confirmation.
-# It needs a POSIX shell and curl, and in a pod kubectl, and is told:
-#   WEBHOOK_URL   where to post
-#   NODE_NAME     this node; a host asks lockkeeper
-#   STAGE         the stage whose unit this is; none in a pod, which asks the Node
-#   POLL_SECONDS  how long to wait between two tries
+# In a pod of the DaemonSet it confirms with the turn's ID. As a unit of the host (with STAGE) its exit is the confirmation.
+# It needs a POSIX shell and curl, and in a pod kubectl. Its environment:
+#   WEBHOOK_URL   the URL to post to
+#   NODE_NAME     this node's name; on a host, lockkeeper knows it
+#   STAGE         on a host: the stage of this unit. In a pod it is not set, and the script reads the Node
+#   POLL_SECONDS  the pause between two attempts
 set -u
-: "${WEBHOOK_URL:?is to be the URL to post to}"
+: "${WEBHOOK_URL:?must be the URL to post to}"
 NODE_NAME=${NODE_NAME-} STAGE=${STAGE-} POLL_SECONDS=${POLL_SECONDS:-10}
 
 say() { echo "$*" >&2; }
 pause() { sleep "$POLL_SECONDS" & wait $!; }
 
-# post tells of node, stage and turn, none of which holds a character that JSON minds. The URL may hold a secret and is kept
-# from the list of processes.
+# post sends node, stage and turn. None of them contains a character that JSON has to escape. The URL may contain a secret, so
+# it is not an argument, which the list of processes would show.
 post() {
 	printf 'url = "%s"\n' "$WEBHOOK_URL" |
 		curl --config - --silent --show-error --fail --max-time 10 --output /dev/null --header 'Content-Type: application/json' \
 			--data "{\"node\":\"$NODE_NAME\",\"stage\":\"$state\",\"turn\":\"$turn\"}" &&
-		say "told of $NODE_NAME in $state of turn $turn"
+		say "posted that $NODE_NAME is in $state of turn $turn"
 }
 
 if [ -n "$STAGE" ]; then
@@ -29,49 +29,49 @@ if [ -n "$STAGE" ]; then
 	state=$(field state) turn=$(field turn)
 	NODE_NAME=${NODE_NAME:-$(field node)}
 	if [ "$state" != "$STAGE" ]; then
-		say "this host is in ${state:-no state}, not in $STAGE: there is nothing to tell of"
+		say "this host is in ${state:-no state}, not in $STAGE: there is nothing to post"
 		exit 1
 	fi
 	until post; do pause; done
 	exit 0
 fi
 
-# A shell that is process 1 of its container ends at a signal only if it says so, and hears it only while it waits.
+# Process 1 of a container ignores signals for which it has no handler, and a shell runs a handler only while it waits.
 trap 'exit 0' TERM INT
 
-: "${NODE_NAME:?is to be the name of this node}"
+: "${NODE_NAME:?must be the name of this node}"
 ask() { kubectl --request-timeout=10s "$@"; }
 
-# look reads where the node is in its turn, and what the hook of that stage has said.
-look() {
+# read_node reads the node's state and turn, and for which turn the stage's hook has confirmed.
+read_node() {
 	# shellcheck disable=SC2016 # the dollars are the template's
 	node=$(ask get node "$NODE_NAME" --output 'go-template={{with .metadata}}{{$state := or (index .labels "lockkeeper.dev/state") "-"}}{{.resourceVersion}} {{$state}} {{or (index .annotations "lockkeeper.dev/turn") "-"}} {{or (index .annotations (printf "hook.lockkeeper.dev/notify-%s" $state)) "-"}}{{end}}') || return
-	read -r version state turn said <<-END
+	read -r version state turn confirmed <<-END
 		$node
 	END
 }
 
-# confirm says that the hook's work is done, of the Node that was looked at and of no later one: the turn may have ended since.
+# confirm confirms the hook, unless the Node has changed since read_node: the turn may have ended.
 confirm() {
 	ask patch node "$NODE_NAME" --type merge --patch \
 		"{\"metadata\":{\"resourceVersion\":\"$version\",\"annotations\":{\"hook.lockkeeper.dev/notify-$state\":\"$turn\"}}}" >/dev/null &&
 		say "confirmed for turn $turn"
 }
 
-# One process, one stage of one turn: whatever comes later, a process that is started then looks after it.
-until look; do pause; done
+# This process handles one stage of one turn. The next stage has a process of its own.
+until read_node; do pause; done
 mine=$state/$turn posted=
 case $state in
 before-reboot | before-uncordon)
 	while [ "$state/$turn" = "$mine" ]; do
-		if [ "$said" != "$turn" ]; then
+		if [ "$confirmed" != "$turn" ]; then
 			[ -n "$posted" ] || ! post || posted=yes
-			[ -z "$posted" ] || ! look || [ "$state/$turn" != "$mine" ] || confirm
+			[ -z "$posted" ] || ! read_node || [ "$state/$turn" != "$mine" ] || confirm
 		fi
 		pause
-		until look; do pause; done
+		until read_node; do pause; done
 	done
 	;;
 esac
-say "$mine is over, or no stage to tell of: the node is in $state"
+say "$mine is over, or is no stage to post: the node is in $state"
 pause

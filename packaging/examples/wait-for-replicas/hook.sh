@@ -2,21 +2,21 @@
 # A hook of before-drain: no drain begins while a Deployment or StatefulSet that has a pod on this node lacks replicas
 # elsewhere. Of three replicas, one of them here, two have to be available on other nodes.
 #
-# In a pod of the DaemonSet it confirms with the turn's id. As a unit of the host (without HOOK) its end is the confirmation.
-# It needs a POSIX shell, awk and kubectl, and is told:
-#   NODE_NAME     this node
-#   SELECTOR      the label selector of the Deployments and StatefulSets that count; "" is all
-#   HOOK          the hook's name in the policy; none on a host
-#   POLL_SECONDS  how long to wait between two looks
+# In a pod of the DaemonSet it confirms with the turn's ID. As a unit of the host (without HOOK) its exit is the confirmation.
+# It needs a POSIX shell, awk and kubectl. Its environment:
+#   NODE_NAME     this node's name
+#   SELECTOR      the label selector of the Deployments and StatefulSets that count; "" selects all
+#   HOOK          the hook's name in the policy; not set on a host
+#   POLL_SECONDS  the pause between two reads
 set -u
-: "${NODE_NAME:?is to be the name of this node}"
+: "${NODE_NAME:?must be the name of this node}"
 SELECTOR=${SELECTOR-} HOOK=${HOOK-} POLL_SECONDS=${POLL_SECONDS:-10}
 
 say() { echo "$*" >&2; }
 ask() { kubectl --request-timeout=10s "$@"; }
 pause() { sleep "$POLL_SECONDS" & wait $!; }
 
-# Pods that are going, and those that have run to their end, are nobody's replicas any more.
+# Pods that terminate and pods that have finished do not count as replicas.
 # shellcheck disable=SC2016 # the dollars are the template's
 PODS='{{range .items}}{{$pod := .metadata}}{{$conditions := .status.conditions}}{{if not $pod.deletionTimestamp -}}
 {{range $pod.ownerReferences}}{{if and .controller (or (eq .kind "ReplicaSet") (eq .kind "StatefulSet")) -}}
@@ -26,7 +26,7 @@ WORKLOADS='{{range .items -}}
 workload {{.metadata.namespace}} {{.kind}} {{.metadata.name}} {{.spec.replicas}} {{or .status.availableReplicas 0}} {{.metadata.generation}} {{or .status.observedGeneration 0}}
 {{end}}'
 
-# lacking prints what has too few replicas elsewhere. It fails when that cannot be told.
+# lacking prints the workloads that have too few replicas elsewhere. It fails if it cannot read them.
 lacking() {
 	here=$(ask get pods --all-namespaces --output "go-template=$PODS" \
 		--field-selector "spec.nodeName=$NODE_NAME,status.phase!=Succeeded,status.phase!=Failed") || return
@@ -49,15 +49,15 @@ lacking() {
 		}'
 }
 
-# ready reports whether nothing is lacking, and tells when that changes.
-told=
+# ready reports whether all workloads have enough replicas elsewhere, and logs each change.
+logged=
 ready() {
 	if ! lack=$(lacking); then
-		say "cannot tell how the replicas are: that is looked at again in $POLL_SECONDS s"
+		say "cannot read the replicas; tries again in $POLL_SECONDS s"
 		return 1
 	fi
-	[ "$lack" = "$told" ] || say "waiting: ${lack:-nothing is lacking any more}"
-	told=$lack
+	[ "$lack" = "$logged" ] || say "waiting: ${lack:-all replicas are available again}"
+	logged=$lack
 	[ -z "$lack" ]
 }
 
@@ -66,33 +66,33 @@ if [ -z "$HOOK" ]; then
 	exit 0
 fi
 
-# A shell that is process 1 of its container ends at a signal only if it says so, and hears it only while it waits.
+# Process 1 of a container ignores signals for which it has no handler, and a shell runs a handler only while it waits.
 trap 'exit 0' TERM INT
 
-# look reads where the node is in its turn, and what this hook has said.
-look() {
+# read_node reads the node's state and turn, and for which turn this hook has confirmed.
+read_node() {
 	node=$(ask get node "$NODE_NAME" --output "go-template={{with .metadata}}{{.resourceVersion}} {{or (index .labels \"lockkeeper.dev/state\") \"-\"}} {{or (index .annotations \"lockkeeper.dev/turn\") \"-\"}} {{or (index .annotations \"hook.lockkeeper.dev/$HOOK\") \"-\"}}{{end}}") || return
-	read -r version state turn said <<-END
+	read -r version state turn confirmed <<-END
 		$node
 	END
 }
 
-# confirm says that the hook's work is done, of the Node that was looked at and of no later one: the turn may have ended since.
+# confirm confirms the hook, unless the Node has changed since read_node: the turn may have ended.
 confirm() {
 	ask patch node "$NODE_NAME" --type merge --patch \
 		"{\"metadata\":{\"resourceVersion\":\"$version\",\"annotations\":{\"hook.lockkeeper.dev/$HOOK\":\"$turn\"}}}" >/dev/null &&
 		say "confirmed for turn $turn"
 }
 
-# One process, one turn: whatever comes later, a process that is started then looks after it.
-until look; do pause; done
+# This process handles one turn. The next turn has a process of its own.
+until read_node; do pause; done
 mine=$turn
 while [ "$turn" = "$mine" ] && [ "$state" = before-drain ]; do
-	if [ "$said" != "$mine" ] && ready && look && [ "$turn" = "$mine" ] && [ "$state" = before-drain ]; then
+	if [ "$confirmed" != "$mine" ] && ready && read_node && [ "$turn" = "$mine" ] && [ "$state" = before-drain ]; then
 		confirm
 	fi
 	pause
-	until look; do pause; done
+	until read_node; do pause; done
 done
-say "turn $mine is not in before-drain, or not any more: the node is in $state"
+say "turn $mine is not in before-drain, or no longer: the node is in $state"
 pause
