@@ -36,7 +36,8 @@ const (
 	heldSlice = 50 * time.Millisecond
 	// heldAtATime is how many reasons are being written at the same time. One after the other, a
 	// large fleet's would take longer than heldSpread if the API server needs more than 12 ms for
-	// each.
+	// each. While turns of another term are left, it is one: a node whose write has an unknown
+	// outcome counts as unavailable, and for too many of these nodes such turns are backed out.
 	heldAtATime = 4
 	// handoverAfter is how long nodes are held with Handover before the leader writes
 	// that reason. Most handovers take seconds, and then the earlier reason still applies.
@@ -97,8 +98,11 @@ func (l *leader) writeHeldReasons(ctx context.Context, verdicts []rollout.Verdic
 		waiting[order] = append(waiting[order], v)
 	}
 	all := append(waiting[0], waiting[1]...)
-	began, written := time.Now(), 0
-	for some := range slices.Chunk(all[:l.pace.allow(began, len(all))], heldAtATime) {
+	began, written, atATime := time.Now(), 0, heldAtATime
+	if !l.handover.IsZero() {
+		atATime = 1
+	}
+	for some := range slices.Chunk(all[:l.pace.allow(began, len(all))], atATime) {
 		if ctx.Err() != nil || l.answersMissing() {
 			return leadRound
 		}

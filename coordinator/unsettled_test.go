@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"strings"
@@ -107,4 +108,25 @@ func TestHandoverIsWrittenWhenItLasts(t *testing.T) {
 			t.Error("another handover is written at once")
 		}
 	})
+}
+
+// TestReasonsDuringAHandover checks that no more than one reason can have an unknown outcome while turns of another term are
+// left, because the nodes with such a write count as unavailable.
+func TestReasonsDuringAHandover(t *testing.T) {
+	for _, c := range []struct {
+		other v1alpha1.Reason // of the third node
+		want  int
+	}{{v1alpha1.ReasonHandover, 1}, {v1alpha1.ReasonNone, 2}} {
+		synctest.Test(t, func(t *testing.T) {
+			l, api := newWriter(t)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer l.settling.Wait()
+			defer cancel()
+			api.lost["a"], api.lost["b"] = 1000, 1000
+			l.writeHeldReasons(ctx, []rollout.Verdict{{Node: "a", Held: v1alpha1.ReasonBudget}, {Node: "b", Held: v1alpha1.ReasonBudget}, {Node: "c", Held: c.other}}, l.nodes())
+			if got := l.uncertainNow(); got != c.want {
+				t.Errorf("a node is held with %q: %d outcomes are unknown, expected %d", c.other, got, c.want)
+			}
+		})
+	}
 }
