@@ -68,6 +68,7 @@ const (
 	maxProcs = 2
 )
 
+// limitRuntime applies them to this process.
 func limitRuntime() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)

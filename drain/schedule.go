@@ -64,7 +64,7 @@ type entry struct {
 	notBefore time.Time
 	accepted  bool
 	blocker   *Blocker
-	budget    *budget // that gave the last answer; nil if none did
+	budget    *budget // that blocks the pod, as far as is known; or nil
 	// refused is when the API server first refused to evict this pod, since it last accepted
 	// that; zero if it has not refused.
 	refused time.Time
@@ -72,14 +72,14 @@ type entry struct {
 
 // budget is a PodDisruptionBudget that refuses evictions. What it allows for one of its pods it
 // allows for the others, so the drain asks it for one pod at a time, and each time for another
-// one: several pods of a budget cost no more requests than one does. To pods that are not Ready a
-// budget applies other rules, so they have a budget of their own here.
+// one: after its first attempt, a pod costs no requests of its own. A budget applies other rules
+// to pods that are not Ready, so they have a budget of their own here.
 type budget struct {
 	name      string // namespace/name
 	unready   bool
 	trying    types.UID // the pod whose eviction is in flight; "" for none
-	failures  int       // refusals in a row
-	refused   time.Time // the first of them
+	failures  int       // answers in a row that removed no pod
+	refused   time.Time // when the first of them came
 	notBefore time.Time
 }
 
@@ -307,11 +307,11 @@ func (s *schedule) answered(now time.Time, uid types.UID, controller types.UID, 
 		e.notBefore = now.Add(max(minDelay, min(a.retryAfter, maxDelay))) // after the budget's other pods
 	}
 	if e.verdict.Class == Evict && (a.kind != gone || e.failures >= maxGone) {
-		budget := ""
+		name := ""
 		if a.budget != "" {
-			budget = e.Namespace + "/" + a.budget
+			name = e.budget.name
 		}
-		e.block(now, a.reason, budget, e.explain(a))
+		e.block(now, a.reason, name, e.explain(a))
 	}
 }
 

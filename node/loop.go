@@ -77,7 +77,7 @@ func (h *Host) loop(ctx context.Context) error {
 			}
 		}
 		wait := next - next/20 + rand.N(next/10+1)
-		if next == idleRound {
+		if next == idleRound { // with the host's polls
 			wait = systemd.Aligned(idleRound)
 		}
 		if err := timing.Wait(ctx, h.kick, wait); err != nil {

@@ -19,7 +19,7 @@ const (
 
 // Watch calls read again and again until ctx ends, and returns the cause of that: at once, after the object's signal (in the
 // notation interface.Member), after its service came or went, after the connection to the bus was lost, and at least once
-// in each interval. At least 200 ms are between two reads. If read fails, or there is no bus, the next read comes after at
+// in each interval, see [Aligned]. At least 200 ms are between two reads. If read fails, or there is no bus, the next read comes after at
 // most 45 s. An error that matches [ErrAbsent] is not a failure: the service will come or not.
 //
 // A signal is no more than a reason to read. It counts only if it comes from the service's owner.
