@@ -99,7 +99,7 @@ func (b *bench) drainsHeld(ctx context.Context, tools []drainer, nodes []string,
 		return err
 	}
 	section(title, how+fmt.Sprintf(`
-		"gone after" is from the change of the budgets to the end of all pods, which includes %v for the pods that were blocked.`, podStops))
+		Blocked pods: %d. "gone after" is from the change of the budgets to the end of all pods, which includes %v for the pods that were blocked.`, h.pods(), podStops))
 	rate := func(to time.Duration) func(drainer, drained) float64 { // a minute, from the start
 		return func(_ drainer, d drained) float64 {
 			late := slices.DeleteFunc(slices.Clone(d.refused), func(at time.Duration) bool { return at < to })
@@ -107,7 +107,7 @@ func (b *bench) drainsHeld(ctx context.Context, tools []drainer, nodes []string,
 		}
 	}
 	figures := []figure{
-		{fmt.Sprintf("evictions of %d blocked pods a minute", h.pods()), "%.1f", rate(h.length)},
+		{"evictions of blocked pods a minute", "%.1f", rate(h.length)},
 		{"requests", "%.0f", func(_ drainer, d drained) float64 { return float64(sum(d.requests)) }},
 		{"gone after, s", "%.1f", func(_ drainer, d drained) float64 { return (d.gone - d.released).Seconds() }},
 	}

@@ -73,25 +73,10 @@ func ofCoordinators(r *request) bool {
 
 // idle measures the processes while nothing happens.
 func (b *bench) idle(ctx context.Context) error {
-	kubeconfig, err := b.cp.Kubeconfig("bench-peer", "system:masters")
+	peers, end, err := b.peers(ctx)
+	defer end()
 	if err != nil {
 		return err
-	}
-	var peers []role
-	for i, args := range [][]string{{}, {"--lease", "bench-peer"}, {"--lease", "bench-peer"}} {
-		h := b.fleet.Hosts[i]
-		p, err := b.launch(ctx, slices.Concat([]string{b.peer}, args, []string{kubeconfig, h.Name()}), nil)
-		if err != nil {
-			return err
-		}
-		defer p.end()
-		if _, err := p.hear("READY=1"); err != nil {
-			return fmt.Errorf("the peer: %w", err)
-		}
-		peers = append(peers, role{[]string{"peer, no candidate", "peer, leads", "peer, stands by"}[i], p.cmd.Process.Pid, nil})
-		if err := pause(ctx, tail); err != nil { // the first candidate leads
-			return err
-		}
 	}
 	if err := b.fleet.WaitIdle(ctx); err != nil {
 		return err
@@ -123,22 +108,7 @@ func (b *bench) idle(ctx context.Context) error {
 		on a real host one process has them alone). Wake-ups are voluntary context switches, of which Go's runtime makes several for
 		each timer; CPU is schedstat's; both over all threads. Each process is compared with the peer in the
 		same part: one that follows its Node only, one that also holds a Lease, and one that stands by for it. The bound for RSS is %s.`, b.window, settle, mebibytes(bound)))
-	rows := [][]string{{"process", "RSS", "to bound", "to peer", "anonymous", "Pss", "threads", "wake-ups/min", "wake-ups to peer", "CPU s/min", "CPU to peer"}}
-	for i, r := range roles {
-		_, part, _ := strings.Cut(r.name, ", ")
-		ref := slices.IndexFunc(roles, func(of role) bool {
-			return of.name == "peer, "+map[string]string{"coordinates": "leads"}[part] || of.name == "peer, "+part
-		})
-		wakes := perMinute(float64(after[i].switches-before[i].switches), before[i], after[i])
-		refWakes := perMinute(float64(after[ref].switches-before[ref].switches), before[ref], after[ref])
-		cpu := perMinute((after[i].cpu - before[i].cpu).Seconds(), before[i], after[i])
-		refCPU := perMinute((after[ref].cpu - before[ref].cpu).Seconds(), before[ref], after[ref])
-		rows = append(rows, []string{r.name, mebibytes(after[i].rss), times(float64(after[i].rss), bound),
-			times(float64(after[i].rss), float64(after[ref].rss)), mebibytes(after[i].anon), mebibytes(after[i].pss), fmt.Sprint(after[i].threads),
-			fmt.Sprintf("%.0f", wakes), times(wakes, refWakes),
-			fmt.Sprintf("%.3f", cpu), times(cpu, refCPU)})
-	}
-	table(rows)
+	table(idleRows(roles, before, after))
 
 	all, err := b.requests(from, to)
 	if err != nil {
@@ -148,7 +118,7 @@ func (b *bench) idle(ctx context.Context) error {
 		minutes, which so short a time misses.`, b.window, time.Hour.Minutes()/b.window.Minutes()))
 	roles = append(roles, role{name: "coordinator's identity (leader and stand-by)", of: ofCoordinators})
 	scale := float64(time.Hour) / float64(to.Sub(from))
-	rows = [][]string{{"who", "requests an hour", "of them"}}
+	rows := [][]string{{"who", "requests an hour", "of them"}}
 	for _, r := range roles {
 		if r.of == nil {
 			continue
@@ -158,6 +128,57 @@ func (b *bench) idle(ctx context.Context) error {
 	}
 	table(rows)
 	return nil
+}
+
+// peers starts a peer for each part that a host has, with the same names. end stops those that were started.
+func (b *bench) peers(ctx context.Context) (peers []role, end func(), err error) {
+	var started []*child
+	end = func() {
+		for _, p := range started {
+			p.end()
+		}
+	}
+	kubeconfig, err := b.cp.Kubeconfig("bench-peer", "system:masters")
+	if err != nil {
+		return nil, end, err
+	}
+	for i, part := range []string{"no candidate", "coordinates", "stands by"} { // the first candidate gets the Lease
+		args := []string{b.peer, kubeconfig, b.fleet.Hosts[i].Name()}
+		if part != "no candidate" {
+			args = slices.Insert(args, 1, "--lease", "bench-peer")
+		}
+		p, err := b.launch(ctx, args, nil)
+		if err != nil {
+			return nil, end, err
+		}
+		started = append(started, p)
+		if _, err := p.hear("READY=1"); err != nil {
+			return nil, end, fmt.Errorf("the peer: %w", err)
+		}
+		peers = append(peers, role{name: "peer, " + part, pid: p.cmd.Process.Pid})
+		if err := pause(ctx, tail); err != nil {
+			return nil, end, err
+		}
+	}
+	return peers, end, nil
+}
+
+// idleRows compares what each process used with what the peer in the same part did.
+func idleRows(roles []role, before, after []usage) [][]string {
+	rows := [][]string{{"process", "RSS", "to bound", "to peer", "anonymous", "Pss", "threads", "wake-ups/min", "wake-ups to peer", "CPU s/min", "CPU to peer"}}
+	wakes := func(i int) float64 {
+		return perMinute(float64(after[i].switches-before[i].switches), before[i], after[i])
+	}
+	cpu := func(i int) float64 { return perMinute((after[i].cpu - before[i].cpu).Seconds(), before[i], after[i]) }
+	for i, r := range roles {
+		_, part, _ := strings.Cut(r.name, ", ")
+		peer := slices.IndexFunc(roles, func(r role) bool { return r.name == "peer, "+part })
+		u := after[i]
+		rows = append(rows, []string{r.name, mebibytes(u.rss), times(float64(u.rss), bound), times(float64(u.rss), float64(after[peer].rss)),
+			mebibytes(u.anon), mebibytes(u.pss), fmt.Sprint(u.threads), fmt.Sprintf("%.0f", wakes(i)), times(wakes(i), wakes(peer)),
+			fmt.Sprintf("%.3f", cpu(i)), times(cpu(i), cpu(peer))})
+	}
+	return rows
 }
 
 func usages(roles []role) ([]usage, error) {
