@@ -262,6 +262,9 @@ func (h *Host) do(ctx context.Context, o *step.Observation, do step.Effect) erro
 		return nil
 	}
 	switch by := h.fresh.until(); do {
+	case step.DoPermit:
+		h.permit(stage, by)
+		h.fresh = nil // the client may ask again, and a stop that is set meanwhile has to be seen
 	case step.DoReboot:
 		if err := h.reboot.Call(ctx, stage, by); err != nil {
 			h.fresh = nil

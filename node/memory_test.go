@@ -219,7 +219,7 @@ func newMemoryHost(t *testing.T, state v1alpha1.State, change ...func(*v1alpha1.
 	h.client, h.view = client, kube.WatchNode(client, "n1", h.wake)
 	h.policies = kube.WatchPolicies(client, policy.Compile, h.wake)
 	must(t, h.makeEffects())
-	h.managers = source.NewManagers(source.Options{Root: h.Root, Log: h.log, Changed: h.wake}, units, func() (string, error) { return "", nil })
+	h.managers = source.NewManagers(source.Options{Root: h.Root, Log: h.log, Changed: h.wake}, units, func() (string, error) { return "", nil }, "")
 	h.hookUnits, h.hooks = effect.NewHookStages(units, h.wake), effect.NewHooks(units, h.log, h.wake)
 	h.Reload(Settings{Sentinels: []string{"/etc/os-release"}, ManagedByDefault: true})
 	h.watched.Watch(nil, nil, nil)

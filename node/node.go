@@ -22,6 +22,7 @@ import (
 	"lockkeeper.dev/lockkeeper/drain"
 	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/effect"
+	"lockkeeper.dev/lockkeeper/node/fleetlock"
 	"lockkeeper.dev/lockkeeper/node/local"
 	"lockkeeper.dev/lockkeeper/node/publish"
 	"lockkeeper.dev/lockkeeper/node/source"
@@ -96,6 +97,14 @@ type Options struct {
 	// hour if the node is held for a reason.
 	Patience time.Duration
 
+	// FleetLock is the address at which [Host.FleetLock] is served, ADDRESS:PORT; "" means that the
+	// host answers no FleetLock client. FleetLockID is the client's ID; "" means the one that
+	// Zincati derives from the machine-id.
+	FleetLock, FleetLockID string
+	// FleetLockAnswered receives a value of [v1alpha1.MetricFleetLock] for each answer to the
+	// client. It must not block and may be nil.
+	FleetLockAnswered func(result string)
+
 	Settings Settings
 	Log      *slog.Logger
 	// Liveness records that the loop is alive; it may be nil.
@@ -126,6 +135,7 @@ type Host struct {
 
 	sentinels *source.Sentinels
 	managers  *source.Managers
+	fleetLock *fleetlock.Server // nil: there is none
 	// podManagers are the other reboot managers, and the pods that block a drain, among the
 	// Node's pods.
 	podManagers *podManagers
@@ -209,7 +219,10 @@ func New(o Options) (*Host, error) {
 	sources := source.Options{Root: o.Root, PollInterval: o.PollInterval, Log: o.Log, Changed: h.wake}
 	h.engine = source.NewEngine(o.Engine, o.Units)
 	h.sentinels = source.NewSentinels(sources, o.Settings.Sentinels)
-	h.managers = source.NewManagers(sources, o.Units, h.coordinatorOwner)
+	h.managers = source.NewManagers(sources, o.Units, h.coordinatorOwner, o.FleetLock)
+	if o.FleetLock != "" {
+		h.fleetLock = fleetlock.New(fleetlock.Options{ID: h.clientID(), Log: o.Log, Changed: h.wake, Answered: o.FleetLockAnswered})
+	}
 	h.shutdown, h.hookUnits = &effect.Shutdown{}, effect.NewHookStages(o.Units, h.wake)
 	h.watched = watched.New(watched.Options{Root: o.Root, StateDir: filepath.Join(o.Root, StateDir), BootID: self.bootID,
 		Units: o.Units, Poll: o.PollInterval, Log: o.Log})

@@ -29,6 +29,7 @@ func (h *Host) observe(ctx context.Context) step.Observation {
 	o := step.Observation{
 		Self:             h.self.host(h.Version),
 		Info:             h.self.info(),
+		ImageVersion:     h.self.imageVersion,
 		ManagedByDefault: settings.ManagedByDefault,
 		Leaving:          local.Leaving(filepath.Join(h.Root, local.Dir)),
 		Shutdown:         h.shutdown.State(),
@@ -121,6 +122,7 @@ func (h *Host) reports(ctx context.Context, n *turn.Node) step.Reports {
 		r.EngineError = err.Error()
 	}
 	r.Sentinels, r.SentinelsRead = h.sentinels.Present()
+	h.readPermission(&r)
 	r.HookStages, r.HooksRead = h.hookUnits.Stages()
 	if p := &r.Policies; p.Listed && p.Match.Reason == "" { // otherwise the watched paths and units do not change
 		paths, units := p.Match.Watches()

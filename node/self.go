@@ -19,6 +19,7 @@ type self struct {
 	started time.Time
 
 	osID, osVersion, group string
+	imageVersion           bool // osVersion differs for each image
 
 	unread []error // one for each file that exists and cannot be read
 }
@@ -53,6 +54,9 @@ func readSelf(root string) (self, error) {
 
 	osRelease := s.pairs(r, "/etc/os-release", "/usr/lib/os-release")
 	s.osID, s.osVersion = clip(osRelease["ID"]), clip(osRelease["VERSION_ID"])
+	if image := clip(osRelease["OSTREE_VERSION"]); image != "" {
+		s.osVersion, s.imageVersion = image, true // VERSION_ID is that of the distribution
+	}
 	// Flatcar's update.conf: the file in /etc takes precedence over the one in /usr.
 	for _, path := range []string{"/etc/flatcar/update.conf", "/usr/share/flatcar/update.conf"} {
 		if s.group == "" {

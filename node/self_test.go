@@ -51,6 +51,7 @@ func TestReadSelf(t *testing.T) {
 		files              map[string]string
 		id, version, group string
 		odd                int
+		image              bool
 	}{
 		"flatcar": {files: map[string]string{"usr/share/flatcar/update.conf": "SERVER=x\nGROUP=stable\n"}, id: "flatcar", version: "4.1.0", group: "stable"},
 		"the file in etc wins": {files: map[string]string{"etc/flatcar/update.conf": "GROUP=beta\n", "usr/share/flatcar/update.conf": "GROUP=stable\n"},
@@ -58,11 +59,13 @@ func TestReadSelf(t *testing.T) {
 		"one in etc without a group": {files: map[string]string{"etc/flatcar/update.conf": "SERVER=mine\n", "usr/share/flatcar/update.conf": "GROUP=stable\n"},
 			id: "flatcar", version: "4.1.0", group: "stable"},
 		"os-release in usr alone": {files: map[string]string{"etc/os-release": "-", "usr/lib/os-release": "ID='debian'\nVERSION_ID='12'\n"}, id: "debian", version: "12"},
-		"no os-release":           {files: map[string]string{"etc/os-release": "-"}},
-		"an empty one":            {files: map[string]string{"etc/os-release": ""}},
-		"comments and nonsense":   {files: map[string]string{"etc/os-release": "#ID=no\n\n===\nID\n  ID=arch \n\x00\xff\n"}, id: "arch"},
-		"a huge one":              {files: map[string]string{"etc/os-release": huge}},
-		"one endless line":        {files: map[string]string{"etc/os-release": "ID=" + strings.Repeat("x", 2*hostfs.MaxRead)}, id: strings.Repeat("x", 256)},
+		"an image of ostree": {files: map[string]string{"etc/os-release": "ID=fedora\nVERSION_ID=43\nOSTREE_VERSION='43.20260110.3.0'\n"},
+			id: "fedora", version: "43.20260110.3.0", image: true},
+		"no os-release":         {files: map[string]string{"etc/os-release": "-"}},
+		"an empty one":          {files: map[string]string{"etc/os-release": ""}},
+		"comments and nonsense": {files: map[string]string{"etc/os-release": "#ID=no\n\n===\nID\n  ID=arch \n\x00\xff\n"}, id: "arch"},
+		"a huge one":            {files: map[string]string{"etc/os-release": huge}},
+		"one endless line":      {files: map[string]string{"etc/os-release": "ID=" + strings.Repeat("x", 2*hostfs.MaxRead)}, id: strings.Repeat("x", 256)},
 		"a folder in its place": {files: map[string]string{"etc/os-release": "-", "etc/os-release/x": "", "usr/lib/os-release": "ID=debian\n"},
 			id: "debian", odd: 1},
 	} {
@@ -71,7 +74,7 @@ func TestReadSelf(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		if s.osID != c.id || s.osVersion != c.version || s.group != c.group || len(s.unread) != c.odd {
+		if s.osID != c.id || s.osVersion != c.version || s.group != c.group || len(s.unread) != c.odd || s.imageVersion != c.image {
 			t.Errorf("%s: %.20q %q %q, %v; want %.20q %q %q, %d odd", name, s.osID, s.osVersion, s.group, s.unread, c.id, c.version, c.group, c.odd)
 		}
 		if s.bootID != bootID || (s.uptime()-3600250*time.Millisecond).Abs() > time.Minute {

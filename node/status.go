@@ -50,6 +50,9 @@ func (h *Host) reportDecision(o step.Observation, d step.Decision, apiErr error)
 	if h.events != nil {
 		h.events.Report(&s)
 	}
+	if h.fleetLock != nil {
+		h.fleetLock.Explain(s.Text())
+	}
 	h.logChanges(n, &s)
 	h.rested = s
 }

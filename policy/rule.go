@@ -45,9 +45,9 @@ func (c *compiler) checkRule(field string, r *v1alpha1.Rule) {
 		if ValidateUnit(r.Unit) != "" {
 			c.wrong(field+".unit", "%q, expected a unit's full name such as containerd.service", r.Unit)
 		}
-	case v1alpha1.SourceOSUpdate, v1alpha1.SourceSentinel, v1alpha1.SourceRequest:
+	case v1alpha1.SourceOSUpdate, v1alpha1.SourceSentinel, v1alpha1.SourceRequest, v1alpha1.SourceFleetLock:
 	default:
-		c.wrong(field+".source", "%q, expected OSUpdate, Sentinel, File, Unit or Request", r.Source)
+		c.wrong(field+".source", "%q, expected OSUpdate, Sentinel, File, Unit, Request or FleetLock", r.Source)
 	}
 	if r.Path != "" && r.Source != v1alpha1.SourceFile && r.Source != v1alpha1.SourceSentinel {
 		c.wrong(field+".path", "a rule for %s has none", r.Source)

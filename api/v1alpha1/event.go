@@ -176,6 +176,8 @@ const (
 	MessageEvicting MessageID = "0b18c3df1f4c418ab693a4c92942046d"
 	// MessageRebootCalled: logind is asked to reboot.
 	MessageRebootCalled MessageID = "68486d5411c34e59ba47f381b1d21a20"
+	// MessageRebootPermitted: a FleetLock client gets permission to reboot the host.
+	MessageRebootPermitted MessageID = "72f78b3f71bd4410a8eade9c9811de56"
 	// MessageRebootRefused: logind would not reboot.
 	MessageRebootRefused MessageID = "498b1bcb87e644358aadc922c6943018"
 	// MessageShutdown: the host begins to shut down.

@@ -45,15 +45,18 @@ const (
 	SourceUnit Source = "Unit"
 	// SourceRequest: an admin requests a reboot, by AnnotationRequest.
 	SourceRequest Source = "Request"
+	// SourceFleetLock: a FleetLock client on the host, such as Zincati, asks for permission to
+	// reboot.
+	SourceFleetLock Source = "FleetLock"
 )
 
 // Change is something on a host that calls for a disruption. The version of a file or unit is
 // [VersionAbsent] or a digest, see [DigestKey]. [Change.Same] compares versions.
 type Change struct {
-	// Source is where the change comes from: OSUpdate, Sentinel, File, Unit or Request.
+	// Source is where the change comes from: OSUpdate, Sentinel, File, Unit, Request or FleetLock.
 	Source Source `json:"source"`
 	// Name distinguishes changes from one source: a path, or the name of a unit. It is missing for
-	// OSUpdate and Request.
+	// OSUpdate, Request and FleetLock.
 	Name string `json:"name,omitempty"`
 	// Version is what the change leads to: an OS version or, for File and Unit, a digest or
 	// "absent". It is missing if the source does not say.
@@ -129,7 +132,7 @@ type Host struct {
 	// they were when it got there, and so do Changes, HeldBack, Drains, Plan and
 	// LabelWants; see [StepsDigest].
 	Steps []Action `json:"steps,omitempty"`
-	// OSVersion is os-release's VERSION_ID as it is.
+	// OSVersion is os-release's OSTREE_VERSION or, without one, its VERSION_ID, as it is.
 	OSVersion string `json:"osVersion,omitempty"`
 	// HookStages are the hook stages for which the host has units of its
 	// own: before-drain, before-reboot, before-uncordon.
@@ -139,6 +142,10 @@ type Host struct {
 	// does not take part runs no hook units of before-uncordon. Empty outside of
 	// a turn.
 	TakesPart string `json:"takesPart,omitempty"`
+	// Permits is the ID of the turn in which the host has committed to let its FleetLock client
+	// reboot it, written together with the commit. From then on the client may reboot at any
+	// time, so the host neither reboots by itself nor refuses.
+	Permits string `json:"permits,omitempty"`
 	// HookFailed is, for people, which of its own hook units failed in the
 	// present stage, how, and where to look: at most 256 bytes.
 	HookFailed string `json:"hookFailed,omitempty"`

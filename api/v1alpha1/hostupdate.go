@@ -187,8 +187,8 @@ type HostUpdateStatus struct {
 //
 // +kubebuilder:object:generate=true
 type PendingChange struct {
-	// Source is where the change comes from: OSUpdate, Sentinel, File, Unit or
-	// Request.
+	// Source is where the change comes from: OSUpdate, Sentinel, File, Unit,
+	// Request or FleetLock.
 	Source UpdateName `json:"source"`
 	// Name is the path or unit that changed.
 	//

@@ -164,7 +164,7 @@ const (
 type Rule struct {
 	// Source of the changes.
 	//
-	// +kubebuilder:validation:Enum=OSUpdate;Sentinel;File;Unit;Request
+	// +kubebuilder:validation:Enum=OSUpdate;Sentinel;File;Unit;Request;FleetLock
 	Source Source `json:"source"`
 	// Path of a File rule: a file, or a directory for all that is below it. Of a
 	// Sentinel rule: the sentinel; without it the rule is for all sentinels.

@@ -87,6 +87,9 @@ const (
 	ReasonInhibited Reason = "Inhibited"
 	// ReasonSessions: a user is logged in and has been warned.
 	ReasonSessions Reason = "Sessions"
+	// ReasonFleetLock: the reboot is up to the host's FleetLock client, which has not asked for
+	// permission again, or has it and has not rebooted.
+	ReasonFleetLock Reason = "FleetLock"
 	// ReasonLoadBalancerDelay: load balancers get time to stop sending traffic to the node
 	// before its first pod is evicted.
 	ReasonLoadBalancerDelay Reason = "LoadBalancerDelay"
@@ -129,7 +132,7 @@ func (r Reason) IsVeto() bool {
 // repairs an invalid grant at once.
 func (r Reason) Holds() bool {
 	switch r {
-	case ReasonNone, ReasonInhibited, ReasonSessions, ReasonLoadBalancerDelay, ReasonNoCoordinator, ReasonInvalidGrant:
+	case ReasonNone, ReasonInhibited, ReasonSessions, ReasonFleetLock, ReasonLoadBalancerDelay, ReasonNoCoordinator, ReasonInvalidGrant:
 		return false
 	}
 	return !r.endsOnly()
@@ -306,6 +309,7 @@ var reasonDocs = []ReasonDoc{
 	{ReasonSourceUnreadable, "a source of changes has not been read in this boot, or it or the policies cannot be read now", "see the host's journal, which names the source; or the coordinator's, if it cannot read the policies"},
 	{ReasonInhibited, "a process on the host holds a block inhibitor against a shutdown", "on the host: systemd-inhibit --list"},
 	{ReasonSessions, "a user is logged in on the host and has been warned", "nothing; the delay is bounded by session_delay"},
+	{ReasonFleetLock, "the FleetLock client on the host (Zincati) is to reboot it: it has not asked for permission again, or has it and has not rebooted yet", "nothing for some minutes; then see the client's journal (journalctl -u zincati). If it has permission and does not reboot, reboot the host by hand"},
 	{ReasonLoadBalancerDelay, "the node is cordoned and excluded from load balancers, and they get time to stop sending traffic to it before its first pod is evicted", "nothing; the delay is bounded by drain.loadBalancerDelay of the policy"},
 	{ReasonHostPaused, "paused is set in the host's file", "clear paused in /etc/lockkeeper/lockkeeper.toml and reload"},
 	{ReasonObserve, "the host only observes: mode = \"observe\" in its file", "set mode = \"act\" and reload"},

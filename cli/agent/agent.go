@@ -19,6 +19,7 @@ import (
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/cli/agent/metrics"
+	"lockkeeper.dev/lockkeeper/cli/agent/webserver"
 	"lockkeeper.dev/lockkeeper/coordinator"
 	"lockkeeper.dev/lockkeeper/coordinator/notify"
 	"lockkeeper.dev/lockkeeper/kube"
@@ -49,6 +50,9 @@ type Options struct {
 	// Transport replaces how the requests of an identity reach the API server; nil sends them
 	// over the network. Only tests set Bus and Transport.
 	Transport func(identity string, network http.RoundTripper) http.RoundTripper
+	// FleetLock receives what answers a FleetLock client, in place of a server at the address in
+	// the configuration. Only tests set it.
+	FleetLock func(http.Handler)
 }
 
 // wrap returns what wraps the transport of the identity's requests.
@@ -89,8 +93,14 @@ func Run(ctx context.Context, cfg *config.Config, o Options) error {
 	}
 	r.republish = host.Republish
 	m.Watch(r.sources())
-	server := metrics.NewServer(metrics.Handler(m, log, r.health), log, r.setMetricsErr)
+	server := webserver.New("metrics and health", metrics.Handler(m, log, r.health), log, r.setMetricsErr)
 	server.Listen(cfg.Metrics.Listen)
+	fleetLock := webserver.New("FleetLock", host.FleetLock(), log, r.setFleetLockErr)
+	if o.FleetLock != nil {
+		o.FleetLock(host.FleetLock())
+	} else {
+		fleetLock.Listen(cfg.FleetLock.Listen)
+	}
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	down := &shutdown{changed: make(chan struct{})}
@@ -102,6 +112,7 @@ func Run(ctx context.Context, cfg *config.Config, o Options) error {
 	wg.Go(func() { host.Run(ctx) })
 	wg.Go(func() { campaign(ctx, down, cfg, o, log, host, r, m) })
 	wg.Go(func() { server.Run(ctx) })
+	wg.Go(func() { fleetLock.Run(ctx) })
 	notifier.Ready()
 	r.setReady()
 	systemd.LogEvent(log, slog.LevelInfo, v1alpha1.MessageStarted, "lockkeeper runs", "version", o.Version, "mode", string(cfg.Mode))
@@ -139,6 +150,7 @@ func newHost(cfg *config.Config, o Options, log *slog.Logger, r *record, m *metr
 		LeaseNamespace: cfg.Lease.Namespace, LeaseName: cfg.Lease.Name,
 		Root: o.Root, Engine: engine, PollInterval: cfg.Sources.PollInterval,
 		Logind: systemd.Logind{Bus: bus}, Units: systemd.Units{Bus: bus},
+		FleetLock: cfg.FleetLock.Listen, FleetLockID: cfg.FleetLock.ID, FleetLockAnswered: m.FleetLockAnswered,
 		Settings: settings(cfg), Log: log, Liveness: r.liveness, TurnEnded: m.TurnEnded,
 		Report: func(s local.Host) { m.HostReported(s); r.setHost(s) },
 		Term:   r.term, Coordinator: r.election,
@@ -167,7 +179,7 @@ func settings(cfg *config.Config) node.Settings {
 
 // reload reads the configuration again; a bad one changes nothing. started is
 // the one that the process started with.
-func reload(started *config.Config, o Options, log *slog.Logger, host *node.Host, server *metrics.Server) {
+func reload(started *config.Config, o Options, log *slog.Logger, host *node.Host, server *webserver.Server) {
 	cfg, warnings, err := o.Load()
 	for _, w := range warnings {
 		log.Warn(w.String())

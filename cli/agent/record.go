@@ -32,13 +32,15 @@ type record struct {
 	// republish has the host publish its part in the election again; set before the loops run.
 	republish func()
 
-	mu         sync.Mutex
-	host       local.Host // what the host's loop knows
-	role       coordinator.Status
-	roleKnown  bool   // role was reported
-	metricsErr string // why metrics are not served
-	ready      bool   // the service has started
-	failing    bool   // the file cannot be written, and that was logged
+	mu        sync.Mutex
+	host      local.Host // what the host's loop knows
+	role      coordinator.Status
+	roleKnown bool // role was reported
+	// Why metrics, and FleetLock, are not served; "" if they are, or if they are switched off.
+	metricsErr, fleetLockErr string
+
+	ready   bool // the service has started
+	failing bool // the file cannot be written, and that was logged
 }
 
 func (r *record) setHost(h local.Host) {
@@ -70,6 +72,16 @@ func (r *record) setMetricsErr(problem string) {
 	defer r.mu.Unlock()
 	if r.metricsErr != problem {
 		r.metricsErr = problem
+		r.write()
+	}
+}
+
+// setFleetLockErr takes in why FleetLock is not served.
+func (r *record) setFleetLockErr(problem string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.fleetLockErr != problem {
+		r.fleetLockErr = problem
 		r.write()
 	}
 }
@@ -161,6 +173,9 @@ func (r *record) line(problem string, urgent bool) string {
 	if r.metricsErr != "" {
 		line += "; metrics are not served: " + r.metricsErr
 	}
+	if r.fleetLockErr != "" {
+		line += "; FleetLock is not served: " + r.fleetLockErr
+	}
 	return line
 }
 
@@ -194,7 +209,7 @@ func (r *record) write() {
 	line, c := r.summary()
 	r.notifier.Status(line)
 	err := local.Write(r.dir, local.Status{
-		Time: time.Now().UTC(), PID: os.Getpid(), Version: r.version, Line: line, Host: r.host, Coordinator: c, Metrics: r.metricsErr,
+		Time: time.Now().UTC(), PID: os.Getpid(), Version: r.version, Line: line, Host: r.host, Coordinator: c, Metrics: r.metricsErr, FleetLock: r.fleetLockErr,
 	})
 	if err != nil && !r.failing {
 		r.log.Warn("cannot write the local status; lockkeeper status on this host will not show it", "err", err)

@@ -113,6 +113,9 @@ func (h *HostView) writeText(w io.Writer, f Form) error {
 	if s.Metrics != "" {
 		line("metrics", "not served: "+page.Cell(s.Metrics))
 	}
+	if s.FleetLock != "" {
+		line("FleetLock", "not served: "+page.Cell(s.FleetLock))
+	}
 	line("boot", s.BootID)
 	if d := s.Waits.Doc(); d.Reason != "" {
 		line("means", d.Means)

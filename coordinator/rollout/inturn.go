@@ -282,6 +282,8 @@ func (d *decision) missing(n *turn.Node) (missing string, abort bool) {
 		}
 	case v1alpha1.StateRebooting:
 		switch {
+		case !n.Rebooted() && n.Host != nil && n.Host.Permits == n.Turn:
+			return "the FleetLock client to reboot the host, for which it has permission", d.notBegun(n)
 		case !n.Rebooted():
 			return "the host to reboot", d.notBegun(n)
 		case !n.HasReport(v1alpha1.ReportDone):

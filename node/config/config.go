@@ -54,6 +54,7 @@ type Config struct {
 	Coordinator Coordinator
 	Notify      Notify
 	Sources     Sources
+	FleetLock   FleetLock
 	Reboot      Reboot
 	// Windows are the times at which the host may be disrupted; none means always.
 	Windows []policy.Window
@@ -111,6 +112,16 @@ type Sources struct {
 	// ManagerNamespaces are where pods of other reboot managers count, besides kube-system.
 	ManagerNamespaces []string
 }
+
+// FleetLock says whether the host answers a FleetLock client.
+type FleetLock struct {
+	Listen string // ADDRESS:PORT of a loopback address; "" for no FleetLock
+	ID     string // of the client, 32 lower-case hexadecimal digits; "" for the one that Zincati derives from the machine-id
+}
+
+// MaxFleetLockDelay bounds reboot.session_delay on a host with FleetLock. A client's request stays
+// open for 25 minutes at most, and the delay begins when it comes.
+const MaxFleetLockDelay = 20 * time.Minute
 
 // Reboot is what a host waits for before it reboots.
 type Reboot struct {
@@ -178,7 +189,7 @@ func load(l layout, testbed bool) (*Config, []Warning, error) {
 		errs = append(errs, c.apply(f, testbed)...)
 	}
 	if len(errs) == 0 {
-		errs = c.checkLease()
+		errs = append(c.checkLease(), c.checkFleetLock()...)
 	}
 	if len(errs) > 0 {
 		return nil, warnings, errs
@@ -247,26 +258,36 @@ func (in target) set(s setting, origins map[string]origin, testbed bool) Errors 
 // unless the renew deadline is longer than the retry period times this factor.
 const renewJitter = 1.2
 
+// wrong returns the error that the keys do not fit together. It names the first of them that a file
+// sets, not a default.
+func (c *Config) wrong(expected string, keys ...string) Errors {
+	e := &Error{Key: keys[0], Expected: expected}
+	for _, key := range slices.Backward(keys) {
+		if o, set := c.origins[key]; set {
+			e.File, e.Line, e.Key = o.file, o.line, key
+		}
+	}
+	e.Got = find(e.Key).text(target{c, nil})
+	return Errors{e}
+}
+
+// checkFleetLock compares the delay for users with how long a client's request can wait.
+func (c *Config) checkFleetLock() Errors {
+	if c.FleetLock.Listen == "" || c.Reboot.SessionDelay <= MaxFleetLockDelay {
+		return nil
+	}
+	return c.wrong(fmt.Sprintf("at most %s with fleetlock.listen", short(MaxFleetLockDelay)), "reboot.session_delay")
+}
+
 // checkLease compares the three durations.
 func (c *Config) checkLease() Errors {
 	l := &c.Lease
-	wrong := func(expected string, keys ...string) Errors {
-		e := &Error{Key: keys[0], Expected: expected}
-		// Name a key that a file sets, not a default.
-		for _, key := range slices.Backward(keys) {
-			if o, set := c.origins[key]; set {
-				e.File, e.Line, e.Key = o.file, o.line, key
-			}
-		}
-		e.Got = find(e.Key).text(target{c, nil})
-		return Errors{e}
-	}
 	if l.Duration <= l.RenewDeadline {
-		return wrong(fmt.Sprintf("lease.duration (%s) longer than lease.renew_deadline (%s)", short(l.Duration), short(l.RenewDeadline)),
+		return c.wrong(fmt.Sprintf("lease.duration (%s) longer than lease.renew_deadline (%s)", short(l.Duration), short(l.RenewDeadline)),
 			"lease.renew_deadline", "lease.duration")
 	}
 	if float64(l.RenewDeadline) <= renewJitter*float64(l.RetryPeriod) {
-		return wrong(fmt.Sprintf("lease.renew_deadline (%s) longer than 1.2 times lease.retry_period (%s)", short(l.RenewDeadline), short(l.RetryPeriod)),
+		return c.wrong(fmt.Sprintf("lease.renew_deadline (%s) longer than 1.2 times lease.retry_period (%s)", short(l.RenewDeadline), short(l.RetryPeriod)),
 			"lease.retry_period", "lease.renew_deadline")
 	}
 	return nil

@@ -133,6 +133,9 @@ update_engine = "off"
 poll_interval = "1h"
 sentinels = ["/b", "/c"]
 manager_namespaces = ["reboot-coordinator"]
+[fleetlock]
+listen = "[::1]:9478"
+id = "978a225b3d7b40e9acd7ce9b62f68444"
 [reboot]
 session_delay = "0s"
 min_uptime = "1m"
@@ -163,10 +166,11 @@ listen = "[::1]:9477"
 		Windows: []policy.Window{{
 			Days: [7]bool{time.Sunday: true, time.Friday: true}, Hour: 22, Minute: 30, Duration: 24 * time.Hour, Zone: zone(t, "Europe/Berlin"),
 		}},
-		Reboot:  Reboot{0, time.Minute},
-		Hooks:   Hooks{time.Second, HookTimeoutWait},
-		Health:  Health{[]string{"a@b.service", "c.target"}, 2 * time.Hour},
-		Metrics: Metrics{"[::1]:9477"},
+		FleetLock: FleetLock{"[::1]:9478", "978a225b3d7b40e9acd7ce9b62f68444"},
+		Reboot:    Reboot{0, time.Minute},
+		Hooks:     Hooks{time.Second, HookTimeoutWait},
+		Health:    Health{[]string{"a@b.service", "c.target"}, 2 * time.Hour},
+		Metrics:   Metrics{"[::1]:9477"},
 	}
 	got := *c
 	got.origins, got.windows, got.files = nil, nil, nil
@@ -233,6 +237,14 @@ func TestMistakes(t *testing.T) {
 			"lockkeeper.toml:2: metrics.listen: \":65536\", expected HOST:PORT, such as \"127.0.0.1:9477\" or \"[::1]:9477\", or \"\" for no server"},
 		{"a port's name", "[metrics]\nlisten = \"localhost:http\"\n",
 			"lockkeeper.toml:2: metrics.listen: \"localhost:http\", expected HOST:PORT, such as \"127.0.0.1:9477\" or \"[::1]:9477\", or \"\" for no server"},
+		{"FleetLock for other hosts", "[fleetlock]\nlisten = \":9478\"\n",
+			"lockkeeper.toml:2: fleetlock.listen: \":9478\", expected a loopback ADDRESS:PORT, such as \"127.0.0.1:9478\" or \"[::1]:9478\", or \"\" for no FleetLock"},
+		{"FleetLock by a name", "[fleetlock]\nlisten = \"localhost:9478\"\n",
+			"lockkeeper.toml:2: fleetlock.listen: \"localhost:9478\", expected a loopback ADDRESS:PORT, such as \"127.0.0.1:9478\" or \"[::1]:9478\", or \"\" for no FleetLock"},
+		{"a client's ID with hyphens", "[fleetlock]\nid = \"978a225b-3d7b-40e9-acd7-ce9b62f68444\"\n",
+			"lockkeeper.toml:2: fleetlock.id: \"978a225b-3d7b-40e9-acd7-ce9b62f68444\", expected 32 of 0-9 and a-f, without hyphens, or \"\" for the ID that Zincati derives from the machine-id"},
+		{"a delay that no request outlasts", "[fleetlock]\nlisten = \"127.0.0.1:9478\"\n[reboot]\nsession_delay = \"20m1s\"\n",
+			"lockkeeper.toml:4: reboot.session_delay: \"20m1s\", expected at most 20m with fleetlock.listen"},
 		{"no unit", "[health]\nunits = [\"chronyd\"]\n",
 			"lockkeeper.toml:2: health.units: the list [chronyd], expected names of systemd units with their suffix, such as \"chronyd.service\", not \"chronyd\""},
 		{"a value for a table", "lease = 1\n",
@@ -434,6 +446,10 @@ poll_interval = "30s"                                         # default
 sentinels = ["/run/reboot-required", "/run/reboot-needed"]  # default
 manager_namespaces = []                                       # default
 
+[fleetlock]
+listen = ""  # default
+id = ""      # default
+
 [reboot]
 session_delay = "5m"  # default
 min_uptime = "2m"     # default
@@ -511,7 +527,7 @@ func FuzzParse(f *testing.F) {
 		c := Default()
 		errs := c.apply(file{"f", string(data)}, false)
 		if len(errs) == 0 {
-			errs = c.checkLease()
+			errs = append(c.checkLease(), c.checkFleetLock()...)
 		}
 		if len(errs) > 0 {
 			for _, e := range errs {

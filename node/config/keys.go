@@ -143,6 +143,13 @@ var keys = []Key{
 		"The namespaces, in addition to `kube-system`, in which a pod of another reboot manager on this host's node keeps the host from its turn, such as `\"reboot-coordinator\"` ([manners.md](manners.md#other-reboot-managers)). Anyone who may create pods in one of them can hold hosts.",
 		func(c *Config) *[]string { return &c.Sources.ManagerNamespaces }),
 
+	key("fleetlock.listen", text("string", "a loopback `ADDRESS:PORT`, or `\"\"`", or("no FleetLock", loopbackAddress)), `""`, restart,
+		"The address on which lockkeeper answers a FleetLock client on this host, such as Zincati on Fedora CoreOS ([Fedora CoreOS](fedora-coreos.md)): `\"127.0.0.1:9478\"`. `\"\"`: none. If another process uses the address, lockkeeper tries again every minute.",
+		func(c *Config) *string { return &c.FleetLock.Listen }),
+	key("fleetlock.id", text("string", "32 hexadecimal digits, or `\"\"`", or("the ID that Zincati derives from the machine-id", hexID)), `""`, restart,
+		"The ID by which the client identifies itself. Requests with another ID are refused. `\"\"`: the ID that Zincati derives from `/etc/machine-id`. Set it if Zincati's configuration has `node_uuid`, without hyphens.",
+		func(c *Config) *string { return &c.FleetLock.ID }),
+
 	key("reboot.session_delay", duration(0, time.Hour, 0), `"5m"`, reload,
 		"How long the host warns users who are logged in before it reboots, but no more than half of the policy's `timeouts.rebooting`.",
 		func(c *Config) *time.Duration { return &c.Reboot.SessionDelay }),

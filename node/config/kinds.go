@@ -229,6 +229,24 @@ func address(s string) string {
 	return ""
 }
 
+// loopbackAddress checks the address of a server that only this host's programs may reach.
+func loopbackAddress(s string) string {
+	host, _, _ := net.SplitHostPort(s)
+	if address(s) != "" || !net.ParseIP(host).IsLoopback() {
+		return "a loopback ADDRESS:PORT, such as \"127.0.0.1:9478\" or \"[::1]:9478\""
+	}
+	return ""
+}
+
+var hexDigits = regexp.MustCompile(`^[0-9a-f]{32}$`)
+
+func hexID(s string) string {
+	if !hexDigits.MatchString(s) {
+		return "32 of 0-9 and a-f, without hyphens"
+	}
+	return ""
+}
+
 // webAddress checks the address of an HTTP API. It must have no user and no password,
 // because it is shown to people.
 func webAddress(s string) string {

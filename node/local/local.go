@@ -48,6 +48,9 @@ type Status struct {
 	// Metrics says why metrics and health are not served. It is missing if they are served or
 	// switched off.
 	Metrics string `json:"metrics,omitempty"`
+	// FleetLock says why no FleetLock client is answered. It is missing if one is, or if FleetLock
+	// is switched off.
+	FleetLock string `json:"fleetLock,omitempty"`
 }
 
 // Host is the part of a [Status] that the host's loop knows. Withdrawn and Left are what

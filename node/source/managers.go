@@ -29,8 +29,8 @@ func (m Manager) String() string {
 const rebootmgr = "rebootmgr.service"
 
 // managerUnits are the reboot managers that run as a unit of their own. One that runs is
-// active, whatever its configuration contains now: it read that when it started.
-var managerUnits = []string{"locksmithd.service", rebootmgr, "zincati.service"}
+// active, except those that [Managers.switchedOff] knows.
+var managerUnits = []string{"locksmithd.service", rebootmgr, zincati}
 
 const (
 	// managerPause is the shortest time between two reads of the managers.
@@ -52,6 +52,8 @@ type Managers struct {
 	units managerSystemd
 	// owner returns which other program owns coordinator.conf, or "".
 	owner func() (string, error)
+	// fleetLock is the address of our FleetLock, or "".
+	fleetLock string
 
 	reading chan struct{} // holds a value during a read: one at a time, so that the last one counts
 
@@ -61,9 +63,10 @@ type Managers struct {
 }
 
 // NewManagers makes Managers. owner returns the name of another program that owns the
-// update engine's coordinator.conf, or "".
-func NewManagers(o Options, units managerSystemd, owner func() (string, error)) *Managers {
-	return &Managers{Options: o, units: units, owner: owner, reading: make(chan struct{}, 1)}
+// update engine's coordinator.conf, or "". fleetLock is the address at which lockkeeper answers a
+// FleetLock client, ADDRESS:PORT, or "": a Zincati that asks there is no other manager.
+func NewManagers(o Options, units managerSystemd, owner func() (string, error), fleetLock string) *Managers {
+	return &Managers{Options: o, units: units, owner: owner, fleetLock: fleetLock, reading: make(chan struct{}, 1)}
 }
 
 // Active returns the managers that were active at the last read.
@@ -121,7 +124,14 @@ func (m *Managers) find(ctx context.Context) ([]Manager, error) {
 		if err != nil {
 			return nil, err
 		}
-		if runs && !switchedOff(r, unit) {
+		if !runs {
+			continue
+		}
+		off, err := m.switchedOff(r, unit)
+		if err != nil {
+			return nil, err
+		}
+		if !off {
 			active = append(active, Manager{unit, "systemctl mask --now " + unit})
 		}
 	}
@@ -142,13 +152,21 @@ func (m *Managers) find(ctx context.Context) ([]Manager, error) {
 	return active, nil
 }
 
-// switchedOff reports whether a manager runs and reboots nothing. Only rebootmgr keeps
-// running with its strategy off, which `rebootmgrctl set-strategy off` writes to its file.
-// locksmithd exits by itself on REBOOT_STRATEGY=off.
-func switchedOff(r hostfs.FS, unit string) bool {
-	if unit != rebootmgr {
-		return false
+// switchedOff reports whether a manager that runs reboots nothing, or asks lockkeeper first.
+// locksmithd is neither: it exits by itself on REBOOT_STRATEGY=off.
+func (m *Managers) switchedOff(r hostfs.FS, unit string) (bool, error) {
+	switch unit {
+	case rebootmgr:
+		return rebootmgrOff(r), nil
+	case zincati:
+		return asksFirst(r, m.fleetLock)
 	}
+	return false, nil
+}
+
+// rebootmgrOff reports whether rebootmgr's strategy is off, which `rebootmgrctl set-strategy off`
+// writes to its file. It keeps running then.
+func rebootmgrOff(r hostfs.FS) bool {
 	text, err := r.Read("/etc/rebootmgr.conf")
 	if err != nil {
 		return false // its default is not off

@@ -29,7 +29,7 @@ func TestManagers(t *testing.T) {
 	var ownerErr error
 	changed := 0
 	m := NewManagers(Options{Root: root(t, map[string]string{"etc/rebootmgr.conf": "[rebootmgr]\nstrategy = \"off\"\n"}), Log: slog.New(slog.DiscardHandler), Changed: func() { changed++ }},
-		units, func() (string, error) { return owner, ownerErr })
+		units, func() (string, error) { return owner, ownerErr }, "")
 	for _, c := range []struct {
 		name, unit string
 		err        error
@@ -71,7 +71,7 @@ func TestManagersWithoutTheirFile(t *testing.T) {
 			files["etc/rebootmgr.conf"] = text
 		}
 		m := NewManagers(Options{Root: root(t, files), Log: slog.New(slog.DiscardHandler), Changed: func() {}},
-			&runs{units: []string{rebootmgr}}, func() (string, error) { return "", nil })
+			&runs{units: []string{rebootmgr}}, func() (string, error) { return "", nil }, "")
 		if must(t, m.Read(t.Context())); (len(m.Active()) == 0) != off {
 			t.Errorf("%q: active %v", text, m.Active())
 		}
@@ -92,7 +92,7 @@ func (hangs) WatchJobs(context.Context, []string, func()) error { return nil }
 // TestManagersReadEndsWithItsContext checks that a read that waits for another one ends with its own context.
 func TestManagersReadEndsWithItsContext(t *testing.T) {
 	systemd := hangs{make(chan struct{})}
-	m := NewManagers(Options{Root: t.TempDir(), Log: slog.New(slog.DiscardHandler), Changed: func() {}}, systemd, func() (string, error) { return "", nil })
+	m := NewManagers(Options{Root: t.TempDir(), Log: slog.New(slog.DiscardHandler), Changed: func() {}}, systemd, func() (string, error) { return "", nil }, "")
 	ctx, cancel := context.WithCancel(t.Context())
 	first := make(chan error)
 	go func() { first <- m.Read(ctx) }()

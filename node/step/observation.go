@@ -18,6 +18,8 @@ type Observation struct {
 	// Self is the part of the host's record that does not depend on the turn: version,
 	// boot, OS. Step adds the Node's UID, the veto, the plan and managed.
 	Self v1alpha1.Host
+	// ImageVersion is set if Self.OSVersion names an image, and so differs after each update.
+	ImageVersion bool
 	// Info holds the labels that are for information only. A value of "" means that
 	// the label is absent.
 	Info map[string]string
@@ -58,6 +60,8 @@ type Observation struct {
 	BlockedDetail string
 	// Shutdown says whether a shutdown is under way on this host.
 	Shutdown Shutdown
+	// Permission is what the host's FleetLock client asks for.
+	Permission Permission
 	// RebootError is logind's answer if it refused the reboot that this turn
 	// committed to, or "".
 	RebootError string
@@ -143,6 +147,16 @@ const (
 	ShutdownUnderway
 )
 
+// Permission is what the FleetLock client on the host asks for: to be allowed to reboot it.
+type Permission struct {
+	// Asked is set from the client's first request until it withdraws it: it reports
+	// steady-state, or does not ask again for some time.
+	Asked bool
+	// Open is set while a request waits for its answer. Only then can the client be permitted
+	// anything.
+	Open bool
+}
+
 // Health is what the host knows of its own health after a boot.
 type Health struct {
 	Healthy bool
@@ -186,6 +200,8 @@ const (
 	DoHooks   Effect = "hooks"
 	DoApply   Effect = "apply"
 	DoReboot  Effect = "reboot"
+	// DoPermit lets the FleetLock client reboot the host.
+	DoPermit Effect = "permit"
 )
 
 // Read is what has to be read before the next step.

@@ -144,6 +144,9 @@ func (o *Observation) hostRecord(ack v1alpha1.Ack) v1alpha1.Host {
 	if o.takesPart() {
 		h.TakesPart = o.Node.Turn
 	}
+	if commits := ack.Report == v1alpha1.ReportCommitted && ack.State == v1alpha1.StateRebooting; o.permits() || commits && o.Permission.Asked {
+		h.Permits = o.Node.Turn
+	}
 	h.HookFailed = o.Hooks.Failed
 	h.ApplyFailed = o.applyFailed()
 	return h

@@ -21,6 +21,9 @@ func (o *Observation) rebooting() Decision {
 		if d, called := o.rebootCalled(); called {
 			return d
 		}
+		if o.permits() {
+			return o.permit()
+		}
 	}
 	if d, ok := o.mayContinue(committed); !ok {
 		return d
@@ -35,6 +38,10 @@ func (o *Observation) rebooting() Decision {
 	}
 	if n.Grant.Drains && o.Drain.Running && !o.Drain.Complete {
 		return o.evict()
+	}
+	if o.Permission.Asked && !committed && !o.Permission.Open {
+		// It asks again within minutes. Users are warned only then, so that the warning is right.
+		return Decision{Waits: v1alpha1.ReasonFleetLock, Detail: "the FleetLock client to ask again"}
 	}
 	if o.Blocked != "" {
 		return Decision{Waits: o.Blocked, Detail: o.BlockedDetail, Again: true}
@@ -112,13 +119,16 @@ func (o *Observation) proveHealth() Decision {
 // contains now, it counts as the same change: otherwise it would cause turn after turn.
 func (o *Observation) unchanged() (v1alpha1.Reason, string) {
 	g := o.Node.Grant
-	if v1alpha1.Has(g.Changes, v1alpha1.SourceOSUpdate) && g.OSVersion != "" && g.OSVersion == o.Self.OSVersion {
+	updates := v1alpha1.Has(g.Changes, v1alpha1.SourceOSUpdate) || o.ImageVersion && v1alpha1.Has(g.Changes, v1alpha1.SourceFleetLock)
+	if updates && g.OSVersion != "" && g.OSVersion == o.Self.OSVersion {
 		return v1alpha1.ReasonNotUpdated, "still " + g.OSVersion
 	}
 	for _, c := range o.Sources.Changes {
 		again := slices.Contains(g.Changes, c) || isWatched(c) && named(g.Changes, c)
-		// The coordinator removes a request only in the turn's last write.
-		if c.Source != v1alpha1.SourceRequest && again {
+		// The coordinator removes a request only in the turn's last write. A FleetLock client
+		// that asks in another boot asks for another reboot.
+		before := c.Source == v1alpha1.SourceRequest || c.Source == v1alpha1.SourceFleetLock && g.BootID != o.Self.BootID
+		if !before && again {
 			return v1alpha1.ReasonStillWanted, c.String()
 		}
 	}

@@ -105,6 +105,9 @@ func (a *Announcement) Update(o *Observation, d *Decision, open []string, delay 
 		}
 		return w
 	}
+	if n.State == v1alpha1.StateRebooting && o.permits() {
+		return Warning{} // the reboot may come at any time, so it is not called off
+	}
 	if a.Turn == "" || announced && n.State == v1alpha1.StateRebooting && (d.Waits == "" || left <= 0) {
 		return Warning{} // no user was warned, or the reboot comes as announced
 	}

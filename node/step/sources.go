@@ -32,6 +32,11 @@ type Reports struct {
 	HookStages []v1alpha1.State
 	HooksRead  bool
 
+	// Permission is what the FleetLock client asks for. PermissionRead is set once the process
+	// has run for long enough to know of a client that asked the process before it.
+	Permission     Permission
+	PermissionRead bool
+
 	Policies Policies
 }
 
@@ -64,6 +69,10 @@ func (o *Observation) Combine(r *Reports) {
 	}
 	if n.Request != nil {
 		changes = append(changes, v1alpha1.Change{Source: v1alpha1.SourceRequest})
+	}
+	o.Permission = r.Permission.Since(r.PermissionRead, published)
+	if o.Permission.Asked {
+		changes = append(changes, v1alpha1.Change{Source: v1alpha1.SourceFleetLock})
 	}
 	changes = append(changes, r.Files...)
 	match := r.Policies.Match

@@ -57,6 +57,20 @@ func TestCombine(t *testing.T) {
 		"a reboot into a version held back": {reports: func(r *Reports) { r.Engine, r.Sentinels = update("9.1"), []string{"/run/s"} }, wants: "reboot", drains: true,
 			veto: "HeldBack", vetoDetail: "its plan would boot a version that a policy holds back", changes: "Sentinel /run/s"},
 
+		"a FleetLock client": {reports: func(r *Reports) { r.Permission.Asked, r.PermissionRead = true, true }, wants: "reboot", drains: true, changes: "FleetLock"},
+		"a FleetLock client of the process before": {node: func(o *Observation) {
+			published(o)
+			o.Node.Host.Changes = []v1alpha1.Change{{Source: v1alpha1.SourceFleetLock}}
+		}, wants: "reboot", drains: true, changes: "FleetLock"},
+		"a FleetLock client of the process before that has not asked again": {reports: func(r *Reports) { r.PermissionRead = true }, node: func(o *Observation) {
+			published(o)
+			o.Node.Host.Changes = []v1alpha1.Change{{Source: v1alpha1.SourceFleetLock}}
+		}, wants: "nothing"},
+		"a FleetLock client of another boot": {node: func(o *Observation) {
+			published(o)
+			o.Node.Host.BootID, o.Node.Host.Changes = "b0", []v1alpha1.Change{{Source: v1alpha1.SourceFleetLock}}
+		}, wants: "nothing"},
+
 		"no answer of the engine":          {reports: func(r *Reports) { r.EngineError = "no bus" }, missing: "update_engine: no bus"},
 		"no answer after it was published": {reports: func(r *Reports) { r.EngineError = "no bus" }, node: published, wants: "nothing"},
 		"no answer, and an update": {reports: func(r *Reports) { r.Engine, r.EngineError = update("4.2"), "no bus" }, node: published, wants: "reboot", drains: true,

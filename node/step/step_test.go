@@ -285,6 +285,12 @@ func (o *Observation) set(t *testing.T, word string) {
 		n.Grant.NodeUID = value
 	case "takes-part", "took-part-in":
 		n.Host = &v1alpha1.Host{NodeUID: aUID, BootID: aBoot, TakesPart: cmp.Or(value, aTurn)}
+	case "asked", "open":
+		o.Permission = Permission{Asked: true, Open: key == "open"}
+	case "image":
+		o.ImageVersion = true
+	case "permits":
+		n.Host = &v1alpha1.Host{NodeUID: aUID, BootID: o.Self.BootID, TakesPart: aTurn, Permits: cmp.Or(value, aTurn)}
 	case "part-of-uid":
 		n.Host = &v1alpha1.Host{NodeUID: value, BootID: aBoot, TakesPart: aTurn}
 	case "nogrant":
@@ -400,13 +406,17 @@ func describeWrite(t *testing.T, o *Observation, w *Write) []string {
 			h.Drains != o.Sources.Drains || h.HookFailed != o.Hooks.Failed || h.Veto != o.Veto || h.Protocol != v1alpha1.Protocol || h.Managed != o.managed() {
 			t.Errorf("host %s: %v", s, err)
 		}
-		switch h.TakesPart {
-		case "":
-			return ""
-		case o.Node.Turn:
-			return " takes-part"
+		text := ""
+		for _, part := range []struct{ turn, name string }{{h.TakesPart, "takes-part"}, {h.Permits, "permits"}} {
+			switch part.turn {
+			case "":
+			case o.Node.Turn:
+				text += " " + part.name
+			default:
+				text += " " + part.name + " in " + part.turn
+			}
 		}
-		return " takes part in " + h.TakesPart
+		return text
 	})
 	take(w.Labels, v1alpha1.LabelOS, "os", plain)
 	if known := len(out); known != len(w.Labels)+len(w.Annotations)+len([]*bool{w.Unschedulable})-map[bool]int{true: 1}[w.Unschedulable == nil] {

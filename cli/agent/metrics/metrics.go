@@ -99,6 +99,9 @@ func New(version string) *Metrics {
 		m.counter(v1alpha1.MetricAPIRequests, v1alpha1.IdentityCoordinator, result)
 		m.counter(v1alpha1.MetricHostEvictions, result)
 	}
+	for _, result := range []string{v1alpha1.FleetLockPermitted, v1alpha1.FleetLockSteady, v1alpha1.FleetLockNotYet, v1alpha1.FleetLockRefused} {
+		m.counter(v1alpha1.MetricFleetLock, result)
+	}
 	m.counter(v1alpha1.MetricTerms)
 	return m
 }
@@ -154,6 +157,11 @@ func (m *Metrics) RoleChanged(s coordinator.Status) {
 		m.term = s.Epoch
 		m.counter(v1alpha1.MetricTerms).Inc()
 	}
+}
+
+// FleetLockAnswered counts an answer to this host's FleetLock client.
+func (m *Metrics) FleetLockAnswered(result string) {
+	m.counter(v1alpha1.MetricFleetLock, result).Inc()
 }
 
 // Notified counts a notification by what happened to it.

@@ -19,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/cli/agent/webserver"
 	"lockkeeper.dev/lockkeeper/coordinator"
 	"lockkeeper.dev/lockkeeper/coordinator/rollout"
 	"lockkeeper.dev/lockkeeper/kube"
@@ -413,7 +414,7 @@ func TestServer(t *testing.T) {
 	free.Close()
 
 	problems := make(chan string, 10)
-	s := NewServer(handler, slog.New(slog.DiscardHandler), func(p string) { problems <- p })
+	s := webserver.New("metrics and health", handler, slog.New(slog.DiscardHandler), func(p string) { problems <- p })
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); s.Run(ctx) }()

@@ -1,4 +1,4 @@
-package metrics
+package webserver
 
 import (
 	"bufio"
@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"lockkeeper.dev/lockkeeper/node/fleetlock"
 )
 
 // serve serves a handler under limits of a test's own at an address that it returns.
@@ -24,7 +26,7 @@ func serve(t *testing.T, l limits, handler http.Handler) (address string) {
 	}
 	address = free.Addr().String()
 	free.Close()
-	s := NewServer(handler, slog.New(slog.DiscardHandler), nil)
+	s := New("tests", handler, slog.New(slog.DiscardHandler), nil)
 	s.limits = l
 	ctx, stop := context.WithCancel(t.Context())
 	var running sync.WaitGroup
@@ -179,6 +181,40 @@ func TestSimultaneousConnections(t *testing.T) {
 	}
 }
 
+// A FleetLock request waits for longer than other requests may take, and is over at once when its client hangs up.
+func TestLongRequest(t *testing.T) {
+	changed := make(chan struct{}, 10)
+	client := fleetlock.New(fleetlock.Options{ID: "an-id", Log: slog.New(slog.DiscardHandler), Changed: func() { changed <- struct{}{} }})
+	address := serve(t, limits{connections: 8, request: 100 * time.Millisecond, answer: 100 * time.Millisecond}, client)
+	const body = `{"client_params": {"id": "an-id", "group": "default"}}`
+	request := fmt.Sprintf("POST /v1/pre-reboot HTTP/1.1\r\nHost: x\r\nfleet-lock-protocol: true\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+	conn := open(t, address, request)
+	<-changed
+	// Two silent connections, one after the other, last for as long as a request may take.
+	for range 2 {
+		silent := open(t, address, "")
+		if _, err := silent.Read(make([]byte, 1)); err != io.EOF {
+			t.Fatalf("a silent connection: %v, expected that the server closes it", err)
+		}
+	}
+	if s := client.State(); !s.Open {
+		t.Fatal("the request is over before it was answered")
+	}
+	client.Permit(time.Now().Add(time.Minute))
+	line, err := bufio.NewReader(conn).ReadString('\n')
+	if err != nil || line != "HTTP/1.1 200 OK\r\n" {
+		t.Errorf("%q, %v", line, err)
+	}
+	<-changed
+
+	open(t, address, request).Close()
+	<-changed
+	<-changed
+	if s := client.State(); s.Open || !s.Asked {
+		t.Errorf("%+v after the client hung up", s)
+	}
+}
+
 // A header that is too long is refused before it is read whole.
 func TestLongHeader(t *testing.T) {
 	address := serve(t, defaultLimits, http.NotFoundHandler())
@@ -194,7 +230,7 @@ func TestLongHeader(t *testing.T) {
 
 // What the service runs with is bounded in every way, and lets a scrape in within Prometheus's timeout.
 func TestDefaultLimits(t *testing.T) {
-	s := NewServer(http.NotFoundHandler(), slog.New(slog.DiscardHandler), nil)
+	s := New("tests", http.NotFoundHandler(), slog.New(slog.DiscardHandler), nil)
 	if l := s.limits; l.connections != 32 || l.request != 5*time.Second || l.answer != 15*time.Second {
 		t.Errorf("%+v", l)
 	}

@@ -1,25 +1,21 @@
-package metrics
+// Package webserver serves HTTP to other programs: metrics and health to Prometheus, FleetLock to
+// a client on this host. It bounds what clients can use. It must not know what is served.
+package webserver
 
 import (
 	"context"
-	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/net/netutil"
 )
 
 const (
 	// listenAgain is how long after an address was taken it is tried again.
 	listenAgain = time.Minute
-	// collectWithin bounds the collection of the metrics for one request.
-	collectWithin = 10 * time.Second
 	// maxHeader bounds the header of a request, in bytes.
 	maxHeader = 16 << 10
 )
@@ -33,38 +29,13 @@ type limits struct {
 }
 
 // defaultLimits let a scrape in within Prometheus's timeout of 10 s even if other clients hold all connections and send
-// nothing.
-var defaultLimits = limits{connections: 32, request: 5 * time.Second, answer: collectWithin + 5*time.Second}
-
-// Handler serves /metrics and /healthz. health returns whether the host is healthy, and the
-// text for people, whose first line says so too.
-func Handler(m *Metrics, log *slog.Logger, health func() (ok bool, text string)) http.Handler {
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(m)
-	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{
-		ErrorLog: errorLog{log}, Timeout: collectWithin,
-	}))
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
-		ok, text := health()
-		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-		w.Header().Set("Cache-Control", "no-store")
-		if !ok {
-			w.WriteHeader(http.StatusServiceUnavailable)
-		}
-		_, _ = io.WriteString(w, text) // an error means that the client has gone
-	})
-	return mux
-}
-
-type errorLog struct{ log *slog.Logger }
-
-// Println logs an error of promhttp, mostly that the client has gone.
-func (l errorLog) Println(v ...any) { l.log.Debug("serving the metrics", "err", fmt.Sprint(v...)) }
+// nothing. A handler may set other deadlines for a request that it has read.
+var defaultLimits = limits{connections: 32, request: 5 * time.Second, answer: 15 * time.Second}
 
 // Server serves a handler at an address that a reload may change. Its methods
 // may be called from any goroutine.
 type Server struct {
+	what    string
 	handler http.Handler
 	limits  limits
 	log     *slog.Logger
@@ -75,13 +46,13 @@ type Server struct {
 	kick   chan struct{}
 }
 
-// NewServer makes a server. report receives the reason why nothing is
-// served, and "" once that is over. It may be nil.
-func NewServer(handler http.Handler, log *slog.Logger, report func(problem string)) *Server {
+// New makes a server. what says what the handler serves, for the log. report receives the reason
+// why nothing is served, and "" once that is over. It may be nil.
+func New(what string, handler http.Handler, log *slog.Logger, report func(problem string)) *Server {
 	if report == nil {
 		report = func(string) {}
 	}
-	return &Server{handler: handler, limits: defaultLimits, log: log, report: report, kick: make(chan struct{}, 1)}
+	return &Server{what: what, handler: handler, limits: defaultLimits, log: log, report: report, kick: make(chan struct{}, 1)}
 }
 
 // Listen sets the address to serve at, HOST:PORT; "" for none.
@@ -145,12 +116,12 @@ func (s *Server) serve(ctx context.Context, address string, known bool, ended *s
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
 	if err != nil {
 		if !known && ctx.Err() == nil {
-			s.log.Warn("cannot serve metrics and health; everything else continues", "listen", address, "err", err, "again_in", listenAgain)
+			s.log.Warn("cannot serve "+s.what+"; everything else continues", "listen", address, "err", err, "again_in", listenAgain)
 			s.report(err.Error())
 		}
 		return nil, true
 	}
-	s.log.Info("serves metrics and health", "listen", l.Addr().String())
+	s.log.Info("serves "+s.what, "listen", l.Addr().String())
 	s.report("")
 	server := &http.Server{
 		Handler: s.handler, ReadHeaderTimeout: s.limits.request, ReadTimeout: s.limits.request, WriteTimeout: s.limits.answer,
