@@ -11,7 +11,7 @@ type kind uint8
 // kindSet is a set of kinds of faults.
 type kindSet uint64
 
-const _ kindSet = 1 << (newer - crash) // the last kind has to fit
+const _ kindSet = 1 << (loseAnswer - crash) // the last kind has to fit
 
 const (
 	// Steps of a host's process.
@@ -38,6 +38,12 @@ const (
 	blockTime
 	ranTime
 	offer
+	ask
+	askAgain
+	hangUp
+	withdrawn
+	clientReboots
+	rebootByHand
 	// Steps of a term.
 	list
 	watch
@@ -101,12 +107,15 @@ const (
 	blip
 	lie
 	newer
+	steady
+	loseAnswer
 )
 
 var kindNames = map[kind]string{
 	stepHost: "step", readRest: "read-lease", seeNode: "see", expire: "look-expires", poll: "poll", evicted: "evicted", applied: "applied", ranHooks: "ran-hooks", lateHooks: "late-hooks", dueHooks: "due-hooks", listPods: "list-pods",
 	start: "start", goDown: "down", report: "kubelet", notReady: "not-ready", heal: "heal", confirm: "confirm", settled: "settled",
 	podEnds: "pod-ends", blockTime: "block-time", ranTime: "ran-time", offer: "offer",
+	ask: "ask", askAgain: "ask-again", hangUp: "hang-up", withdrawn: "withdrawn", clientReboots: "client-reboots", rebootByHand: "by-hand",
 	list: "list", watch: "watch", lateDecision: "too-late", watchLease: "watch-lease", decide: "decide", sendWrite: "send",
 	settleWrite: "settle", tryAgain: "try-again", landUnknown: "lands", landOrphan: "lands-late", campaign: "campaign",
 	resume: "resume", attach: "attach", manage: "manage", goOn: "go", recreateLease: "recreate-lease", recreateNode: "recreate", clearTurn: "retry",
@@ -115,7 +124,7 @@ var kindNames = map[kind]string{
 	failApply: "FAIL-APPLY", failHooks: "FAIL-HOOKS", sicken: "SICKEN", latePod: "LATE-POD", cordon: "CORDON", uncordon: "UNCORDON", pause: "PAUSE",
 	detach: "DETACH", forceDetach: "FORCE-DETACH", unmanage: "UNMANAGE", strip: "STRIP", request: "REQUEST", requestNow: "REQUEST-NOW", withdraw: "WITHDRAW", deleteNode: "DELETE", guard: "GUARD", age: "AGE",
 	loseWrite: "LOSE", crashLeader: "CRASH-LEADER", takeOver: "TAKE-OVER", stop: "STOP", blankLease: "BLANK-LEASE", deleteLease: "DELETE-LEASE",
-	blockPod: "BLOCK-POD", policyHolds: "POLICY-HOLDS", forgeBlockOff: "FORGE-BLOCK", blip: "BLIP", lie: "LIE", newer: "NEWER",
+	blockPod: "BLOCK-POD", policyHolds: "POLICY-HOLDS", forgeBlockOff: "FORGE-BLOCK", blip: "BLIP", lie: "LIE", newer: "NEWER", steady: "STEADY", loseAnswer: "LOSE-ANSWER",
 }
 
 func kindsOf(kinds ...kind) (s kindSet) {
@@ -125,7 +134,8 @@ func kindsOf(kinds ...kind) (s kindSet) {
 	return s
 }
 
-// allKinds is the set of all kinds of faults, except those about requests, pods that block, and canaries.
+// allKinds is the set of all kinds of faults, except those about requests, pods that block, canaries and
+// FleetLock clients.
 var allKinds = kindsOf(crash, rollback, killProcess, loseHostWrite, failRead, cancel, restage, refuseReboot, failApply, failHooks, sicken, latePod, cordon, uncordon,
 	pause, detach, forceDetach, unmanage, strip, deleteNode, guard, age, loseWrite, crashLeader, takeOver, stop, blankLease, deleteLease)
 

@@ -81,6 +81,9 @@ const (
 	BlackoutIgnored
 	BlackoutCancels
 	BlackoutHoldsTurns
+	PermitForgotten
+	PermitUnread
+	PermitEarly
 )
 
 var bugNames = []string{
@@ -116,6 +119,7 @@ var bugNames = []string{
 	"a turn that boots a newer version than it was granted for",
 	"canaries that back out turns that have begun",
 	"a blackout that is ignored", "a blackout that cancels turns", "a blackout that holds turns that have begun",
+	"a host that forgets its permission once its client does not ask", "permission without the reads before it", "permission before the commit",
 }
 
 // String returns a description of the bug.
@@ -129,6 +133,8 @@ func (b Bug) step(o *step.Observation) step.Decision {
 	case w == nil:
 	case b == WaitsInSilence && o.Node.State == v1alpha1.StateUncordoning && w.Ack.Report == v1alpha1.ReportDone:
 		d.Write = nil
+	case b == PermitEarly && o.Node.State == v1alpha1.StateRebooting && w.Ack.Report == v1alpha1.ReportCommitted:
+		d.Write, d.Do = nil, step.DoPermit
 	case b == WantOfGrant && o.Node.State == v1alpha1.StateRebooting && o.Node.Wants == v1alpha1.WantsNothing:
 		delete(w.Labels, v1alpha1.LabelWants)
 		delete(w.Annotations, v1alpha1.AnnotationHost)
@@ -158,6 +164,16 @@ func (b Bug) observe(o *step.Observation) {
 		}
 	case RefusalForgotten:
 		o.UnsettledRefusal = v1alpha1.Ack{}
+	case PermitForgotten:
+		if h := o.Node.Host; h != nil && !o.Permission.Asked {
+			forgot := *h
+			forgot.Permits = ""
+			o.Node.Host = &forgot
+		}
+	case PermitUnread:
+		if o.Fresh == nil && o.Node.State == v1alpha1.StateRebooting && o.Node.Committed() {
+			o.Fresh = &step.FreshRead{Commit: true, Lease: step.Lease{Exists: true, Holder: o.Node.Grant.Epoch}}
+		}
 	case MissingLeaseIsNoStop:
 		if o.Fresh != nil && !o.Fresh.Lease.Exists && o.Node.Grant != nil {
 			o.Fresh.Lease = step.Lease{Exists: true, Holder: o.Node.Grant.Epoch}

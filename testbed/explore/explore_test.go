@@ -27,6 +27,10 @@ var settling = kindsOf(crash, cancel, uncordon, deleteNode, crashLeader, takeOve
 // it does not have ends or holds a turn with such pods as it does any other.
 var blocking = ofBlocks | kindsOf(crash, killProcess, crashLeader, restage)
 
+// clients is the set of faults that change what a FleetLock client asks for or is told, and of everything that could free the
+// slot of a host whose client has permission. A turn ends the same way whoever reboots the host.
+var clients = ofClients | kindsOf(crash, killProcess, cancel, uncordon, pause, forceDetach, unmanage, age, crashLeader, stop)
+
 // soak reports whether the environment asks for the larger bounds.
 func soak() bool { return os.Getenv("LOCKKEEPER_SOAK") != "" }
 
@@ -60,6 +64,8 @@ func bounds() []Config {
 			{Nodes: 2, Faults: 1, Kinds: ofCanaries | kindsOf(crash, crashLeader, takeOver), Pools: 2, After: true},
 			{Nodes: 2, Faults: 1, Kinds: kindsOf(crashLeader, takeOver), Blackouts: true},
 			{Nodes: 1, Faults: 1, Kinds: allKinds, Blackouts: true, OnClose: true},
+			{Nodes: 1, Faults: 2, Kinds: clients, Plan: ByClient},
+			{Nodes: 2, Faults: 1, Kinds: kindsOf(crashLeader, takeOver, loseWrite), Plan: ByClient},
 		}...)
 	}
 	if soak() {
@@ -95,6 +101,9 @@ func bounds() []Config {
 			{Nodes: 2, Faults: 2, Kinds: ofCanaries | kindsOf(crash, crashLeader, takeOver), Pools: 2, After: true},
 			{Nodes: 3, Faults: 1, Kinds: ofCanaries, Pools: 2, After: true},
 			{Nodes: 2, Faults: 1, Kinds: protocol, Blackouts: true, OnClose: true},
+			{Nodes: 1, Faults: 2, Kinds: allKinds | ofClients, Plan: ByClient},
+			{Nodes: 2, Faults: 1, Kinds: allKinds | ofClients, Plan: ByClient},
+			{Nodes: 1, Faults: 3, Kinds: clients, Plan: ByClient},
 		}...)
 	}
 	for i := range all {

@@ -23,6 +23,8 @@ type seen struct {
 	apply         uint8
 	hooks         workState
 	sick          bool
+	asking        asking
+	open          bool
 	world         world
 }
 
@@ -45,7 +47,7 @@ func (m *model) observed(n *node) (k seen, ok bool) {
 		view: view, boot: n.boot, started: n.started, version: n.version, src: n.src, known: n.known,
 		look: n.look, lh: n.lh, lx: n.lx, ls: n.ls, le: n.le,
 		shut: n.shut, refused: n.refused != 0 && n.refused == o.turn, refusal: n.refusal, sick: n.sick, world: m.world,
-		listed: n.listed, lb: n.lb, holds: n.holds,
+		listed: n.listed, lb: n.lb, holds: n.holds, asking: n.asking, open: n.open,
 	}
 	if n.dturn == o.turn && n.dstate == o.state {
 		k.drain = n.drain
@@ -101,10 +103,11 @@ func (m *model) step(k seen) *did {
 			Turn: o.Node.Turn, BootID: o.Self.BootID, State: o.Node.State, Report: v1alpha1.ReportRefused, Reason: reasons[k.refusal],
 		}
 	}
+	m.observeClient(&o, &k)
 	if k.src {
 		requested := o.Node.Request != nil
-		o.Sources = step.Sources{Complete: true, Changes: changes(k.known, requested), Wants: v1alpha1.WantsNothing}
-		if k.known != 0 || requested {
+		o.Sources = step.Sources{Complete: true, Changes: withClient(changes(k.known, requested), o.Permission.Asked), Wants: v1alpha1.WantsNothing}
+		if len(o.Sources.Changes) > 0 {
 			o.Sources.Wants, o.Sources.Drains = m.Plan.wants()
 			o.Sources.Steps = steps(k.known, o.Sources.Drains)
 		}
@@ -148,7 +151,7 @@ func (m *model) hostSteps(s *state, i int, yield func(*event, *state)) {
 			if !t.vcur {
 				t.look, t.le, t.lb, t.lbKept = leaseLook, false, false, false // the Node has changed since
 			}
-			t.src, t.known = true, t.change
+			t.src, t.known = true, m.seesUpdate(t)
 		})
 		if m.fault(s, failRead) {
 			do(failRead, 0, func(t *node, _ *event) {
@@ -173,8 +176,8 @@ func (m *model) hostSteps(s *state, i int, yield func(*event, *state)) {
 	if n.look != noLook && n.look != halfLook {
 		do(expire, 0, func(t *node, _ *event) { t.look = noLook })
 	}
-	if !n.src || n.known != n.change {
-		do(poll, 0, func(t *node, _ *event) { t.src, t.known = true, t.change })
+	if !n.src || n.known != m.seesUpdate(n) {
+		do(poll, 0, func(t *node, _ *event) { t.src, t.known = true, m.seesUpdate(t) })
 	}
 	if n.drain == 1 {
 		m.evictSteps(n, do)
@@ -250,6 +253,10 @@ func (m *model) takeStep(s *state, i int, do doer) {
 			do(stepHost, 0, func(t *node, _ *event) { t.vcur, t.view = false, d.wrote })
 		}
 		return // the host drops its reads, as in expire, and tries again
+	}
+	if d.do == step.DoPermit && d.write == nil && d.read == step.ReadNothing {
+		m.permitSteps(s, n, &view, do)
+		return
 	}
 	do(stepHost, 0, func(t *node, e *event) {
 		if d.do != step.DoDrain {

@@ -24,7 +24,7 @@ func (m *model) fault(s *state, k kind) bool { return s.faults > 0 && m.Kinds&(1
 
 // boots takes the machine through a boot. Afterwards a staged update is either active or rolled back.
 func (n *node) boots(updated bool) {
-	n.boot, n.down, n.sick, n.promoted, n.freed, n.asked = fresh, false, false, false, false, false
+	n.boot, n.down, n.sick, n.promoted, n.freed, n.asked, n.may = fresh, false, false, false, false, false, false
 	if updated && n.change != 0 {
 		n.version = n.change
 	}
@@ -33,7 +33,9 @@ func (n *node) boots(updated bool) {
 }
 
 // dies ends the process.
-func (n *node) dies() { n.proc, n.vcur, n.view = false, false, 0 }
+func (n *node) dies() {
+	n.proc, n.vcur, n.view, n.asking, n.open = false, false, 0, askingUnknown, false
+}
 
 // machineSteps yields the steps that happen on a machine without lockkeeper.
 func (m *model) machineSteps(s *state, i int, yield func(*event, *state)) {
@@ -99,6 +101,7 @@ func (m *model) machineSteps(s *state, i int, yield func(*event, *state)) {
 			})
 		}
 	}
+	m.clientSteps(s, n, do)
 	m.machineFaults(s, n, do)
 }
 

@@ -22,6 +22,7 @@ const (
 	DrainApply
 	ApplyOnly
 	Requested // by an admin, with no change on the host
+	ByClient  // by the host's FleetLock client, which reboots the host
 )
 
 func (p Plan) wants() (v1alpha1.Wants, bool) {
@@ -84,7 +85,7 @@ func (c Config) String() string {
 	if c.Kinds != allKinds {
 		text.WriteString(fmt.Sprintf(" of %d kinds", bits.OnesCount64(uint64(c.Kinds))))
 	}
-	text.WriteString([...]string{"", ", no drain", ", apply on a drained node", ", apply", ", requested"}[c.Plan])
+	text.WriteString([...]string{"", ", no drain", ", apply on a drained node", ", apply", ", requested", ", by FleetLock"}[c.Plan])
 	if c.Pools > 0 {
 		text.WriteString(fmt.Sprintf(", %d policies, budget %d in all", c.Pools, c.Total))
 	}
@@ -210,6 +211,10 @@ func (m *model) begin() state {
 			n.change, n.known, n.asked = 0, 0, true
 			o.request, o.host.change, o.host.request = 1, 0, true
 		}
+		if m.Plan == ByClient {
+			n.known, n.asking, n.open = 0, askingYes, true
+			o.host.change, o.host.client = 0, true
+		}
 		n.api = m.object(o)
 		if m.After && n.pool == canaryPool {
 			n.follow(&object{uid: o.uid}, &o)
@@ -290,6 +295,8 @@ type event struct {
 	reboots   bool
 	turnSeen  uint8
 	grantSeen grantRecord
+	// permits is true if the host permits its FleetLock client to reboot.
+	permits bool
 	// evicts is true if the host evicts a pod that blocks.
 	evicts bool
 	// starts is what the host begins: hook units or a step of its plan, or "".

@@ -44,8 +44,9 @@ type hostRecord struct {
 	applyFailed     bool
 	units           bool  // it has hook units in each hook stage
 	part            uint8 // the turn that the host takes part in
+	permits         uint8 // the turn in which the host lets its FleetLock client reboot
 	veto            uint8
-	request         bool  // one of the changes is a request
+	request, client bool  // one of the changes is a request; a FleetLock client's
 	change, version uint8 // the OS version after the change, 0: no change; the current OS version
 	blocked         uint8 // since when pods have blocked it: an index into blockedSince, 0: none does
 	blockOff        bool
@@ -63,7 +64,7 @@ type ackRecord struct{ turn, boot, state, word, reason uint8 }
 type grantRecord struct {
 	turn, epoch, uid, boot, wants, change, version uint8
 	blockOff                                       bool
-	drains, only, asked                            bool  // asked: one of the changes is a request
+	drains, only, asked, client                    bool  // asked: one of the changes is a request; client: a FleetLock client's
 	request, now                                   uint8 // which
 	started, stage                                 int8
 	frozen                                         int8 // 1 + age; 0: not frozen
@@ -73,7 +74,7 @@ type grantRecord struct {
 
 type lastRecord struct {
 	turn, result, reason, change uint8
-	request                      bool // one of the changes is a request
+	request, client              bool // one of the changes is a request; a FleetLock client's
 	backoff                      bool // not-before is in the future
 	settles                      bool // the turn ended less than the settle time ago
 	digest                       hostRecord
@@ -164,15 +165,18 @@ func changes(to uint8, requested bool) (all []v1alpha1.Change) {
 	return all
 }
 
-func changeNum(changes []v1alpha1.Change) (to uint8, requested bool) {
+func changeNum(changes []v1alpha1.Change) (to uint8, requested, client bool) {
 	for _, c := range changes {
-		if c.Source == v1alpha1.SourceRequest {
+		switch c.Source {
+		case v1alpha1.SourceRequest:
 			requested = true
-		} else {
+		case v1alpha1.SourceFleetLock:
+			client = true
+		default:
 			to = versionNum(c.Version)
 		}
 	}
-	return to, requested
+	return to, requested, client
 }
 
 // requestOf returns a request's payload, and requestNum its number.

@@ -102,6 +102,10 @@ var planted = []struct {
 	{BlackoutIgnored, "blackout", func(c *Config) { c.Kinds, c.Blackouts = 0, true }},
 	{BlackoutCancels, "under way", func(c *Config) { c.Kinds, c.Blackouts = 0, true }},
 	{BlackoutHoldsTurns, "progress", func(c *Config) { c.Kinds, c.Blackouts = 0, true }},
+	// The wish to reboot ends, and the host refuses, although the client may have its answer.
+	{PermitForgotten, "permitted", func(c *Config) { c.Plan, c.Kinds = ByClient, kindsOf(steady) }},
+	{PermitUnread, "reads", func(c *Config) { c.Plan, c.Kinds = ByClient, 0 }},
+	{PermitEarly, "permitted", func(c *Config) { c.Plan, c.Kinds = ByClient, 0 }},
 }
 
 // needs has the kind of fault without which a bug cannot be found. It shows that the kind models something that no other
@@ -115,6 +119,7 @@ var needs = map[Bug]kind{
 	UnledTimeCounts: deleteLease, MissingLeaseIsNoStop: deleteLease,
 	BlockNotRead: blockPod, BlockVetoIgnored: blockPod, BlockOffByGrant: forgeBlockOff, BlockOffByOldPolicy: policyHolds,
 	BlockOffUnchecked: blockPod, BlockOffStays: blockPod, BlockNeverOff: blockPod,
+	PermitForgotten:   steady,
 	CanaryBootIgnored: crash, CanaryBlipIgnored: blip, CanaryLieBelieved: lie, CanaryNewerIgnored: newer, CanaryBacksOut: crash,
 }
 

@@ -31,10 +31,10 @@ func newProgress(m *model) *progress {
 // fair is the order of precedence of the steps; the steps of admins come last. Steps that are not listed never happen:
 // for example, a write that may land late never lands.
 var fair = []kind{
-	heal, start, goDown, report, podEnds, blackoutEnds, offer, seeNode, readRest, poll, listPods, evicted, applied, ranHooks, confirm, settled,
+	heal, start, goDown, report, podEnds, blackoutEnds, offer, clientReboots, seeNode, readRest, poll, listPods, evicted, applied, ranHooks, confirm, settled,
 	ranTime, blockTime, sendWrite, settleWrite,
-	tryAgain, watchLease, watch, list, campaign, stepHost, decide, dueHooks, expire,
-	recreateNode, recreateLease, goOn, resume, attach, manage, clearTurn, unguard, policyEvicts,
+	tryAgain, watchLease, watch, list, campaign, stepHost, decide, ask, withdrawn, dueHooks, expire,
+	recreateNode, rebootByHand, recreateLease, goOn, resume, attach, manage, clearTurn, unguard, policyEvicts,
 }
 
 var fairRank = func() map[kind]int {
@@ -52,7 +52,7 @@ const maxRun = 3000 // steps of one run
 func (p *progress) run(k key, all bool) string {
 	other := world(p.ran % (2 * int(worldCount-1)))
 	for w := range worldCount {
-		if w != fairWorld && w != other && !all || w == podsBlock && p.Blocks == NoBlocks || w == blackout && !p.Blackouts {
+		if w != fairWorld && w != other && !all || w == podsBlock && p.Blocks == NoBlocks || w == blackout && !p.Blackouts || w == clientStays && p.Plan != ByClient {
 			continue
 		}
 		if text := p.runIn(w, k); text != "" {

@@ -50,12 +50,13 @@ var properties = []property{
 	{"canary", canariesFirst},
 	{"blackout", darkHolds},
 	{"under way", underWay},
+	{"permitted", permitted},
 }
 
 // disturbed reports whether the node is marked, cordoned by lockkeeper, or about to reboot.
 func disturbed(m *model, n *node) bool {
 	o := &m.objects[n.api]
-	return o.mark || o.committed() || n.down && !n.freed
+	return o.mark || o.committed() || (n.down || m.clientMay(n)) && !n.freed
 }
 
 func budget(m *model, _ *event, _, s *state) string {
@@ -135,7 +136,7 @@ func drained(m *model, e *event, _, s *state) string {
 	}
 	// Between the commit and the reboot or the apply, at most 10 s after the reads, a host may not have seen a recent
 	// change by an admin.
-	if e.reboots && e.grantSeen.drains {
+	if (e.reboots || e.permits) && e.grantSeen.drains {
 		o := &m.objects[s.n[e.node].api]
 		switch {
 		case e.host.pods && !e.host.latePod && o.unsched && e.host.vcur:
@@ -151,7 +152,7 @@ func cancelHeld(_ *model, e *event, _, s *state) string {
 	if act, _ := commits(e); act && s.n[e.node].cancelled == e.after.turn {
 		return "the host commits after it published, or while it publishes, that it wants nothing"
 	}
-	if e.reboots && e.host.cancelled != 0 && e.host.cancelled == e.turnSeen {
+	if (e.reboots || e.permits) && e.host.cancelled != 0 && e.host.cancelled == e.turnSeen {
 		return "the host reboots after it published without a commit that it wants nothing"
 	}
 	return ""
@@ -230,7 +231,7 @@ func slotHeld(m *model, e *event, before, _ *state) string {
 	switch {
 	case e.after.mark:
 		return "the slot is freed while the mark is set"
-	case n.down && !n.freed:
+	case (n.down || m.clientMay(n)) && !n.freed:
 		return "the slot is freed while a reboot is pending"
 	case e.before.committed():
 		return "the slot is freed while the host is committed"

@@ -6,8 +6,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-
-	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
 var update = flag.Bool("update", false, "write the table of docs/safety.md")
@@ -20,6 +18,7 @@ func TestRests(t *testing.T) {
 		{Faults: 1, Kinds: kindsOf(latePod, sicken, pause, stop, guard)},
 		{Faults: 1, Kinds: kindsOf(takeOver), Hooks: true, MaxStates: 6000},
 		{Faults: 1, Kinds: kindsOf(blockPod), Blocks: BlocksHold, Wait: true, MaxStates: 6000},
+		{Plan: ByClient},
 	} {
 		c.Nodes, c.Budget, c.Stale = 2, 1, 1
 		r := Explore(c, 1)
@@ -72,11 +71,11 @@ func restTable() string {
 		if r.States == nil {
 			states = []string{"any"}
 		}
-		held := "`" + string(r.Held) + "`"
-		if r.Held == v1alpha1.ReasonHostPaused {
-			held += ", `" + string(v1alpha1.ReasonObserve) + "`"
+		held := []string{}
+		for _, reason := range r.Held {
+			held = append(held, "`"+string(reason)+"`")
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", r.Cause, r.End, held, strings.Join(states, ", "))
+		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", r.Cause, r.End, strings.Join(held, ", "), strings.Join(states, ", "))
 	}
 	return b.String()
 }

@@ -36,6 +36,8 @@ type node struct {
 	hooks         workState
 	hturn, hstate uint8 // for this stage
 	shut          uint8 // 0 not known, 1 none, 2 in progress
+	asking        asking
+	open          bool  // a request of the FleetLock client waits for its answer
 	refused       uint8 // the turn whose reboot logind refused
 	refusal       uint8 // the reason of a refusal with an unknown outcome; 0: none
 
@@ -49,7 +51,10 @@ type node struct {
 	terms   [2]sight
 	orphans [3]uint32 // writes that may still land, and that no process waits for
 
+	may bool // the FleetLock client was given permission to reboot in this boot
+
 	// Ghosts: facts that only the properties read.
+	mayTurn   uint8 // the turn in which it was given
 	admin     bool  // an admin set the cordon
 	rebooted  uint8 // the turn in which a reboot was called
 	cancelled uint8 // the turn in which the host published without a commit that it wants nothing
@@ -262,6 +267,7 @@ func (t *tables) settle(n *node) {
 		n.started = 0
 		n.src, n.known, n.vcur, n.view, n.look = false, 0, false, 0, noLook
 		n.drain, n.apply, n.shut, n.refused, n.refusal, n.hooks, n.listed = 0, 0, 0, 0, 0, noWork, 0
+		n.asking, n.open = askingUnknown, false
 	} else if !n.vcur && n.look != halfLook && n.look != commitLook {
 		// A lagging watch matters only for an action without a write, and such an action needs complete reads.
 		n.catchUp()
@@ -328,6 +334,7 @@ func (t *tables) renumber(n *node) {
 		in(&o.host.uid, &uids, &nu)
 		in(&o.host.start, &starts, &ns)
 		in(&o.host.part, &turns, &nt)
+		in(&o.host.permits, &turns, &nt)
 		in(&o.turn, &turns, &nt)
 		in(&o.ack.turn, &turns, &nt)
 		in(&o.ack.boot, &boots, &nb)
@@ -340,6 +347,7 @@ func (t *tables) renumber(n *node) {
 		in(&o.last.digest.uid, &uids, &nu)
 		in(&o.last.digest.start, &starts, &ns)
 		in(&o.last.digest.part, &turns, &nt)
+		in(&o.last.digest.permits, &turns, &nt)
 		in(&o.retry, &turns, &nt)
 		in(&o.runs.boot, &boots, &nb)
 		for i := range o.hooks {
@@ -347,7 +355,7 @@ func (t *tables) renumber(n *node) {
 		}
 	})
 	epoch(&n.lh)
-	for _, turn := range []*uint8{&n.dturn, &n.hturn, &n.refused, &n.rebooted, &n.cancelled, &n.recorded, &n.carried, &n.hooked} {
+	for _, turn := range []*uint8{&n.dturn, &n.hturn, &n.refused, &n.rebooted, &n.cancelled, &n.recorded, &n.carried, &n.hooked, &n.mayTurn} {
 		*turn = turns[*turn] // a turn without a reference never comes back
 	}
 }

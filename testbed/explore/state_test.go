@@ -26,6 +26,7 @@ func TestStates(t *testing.T) {
 		{Plan: DrainApply, Kinds: kindsOf(failApply, killProcess)},
 		{Blocks: BlocksEvict, Blackouts: true, Kinds: ofBlocks},
 		{Pools: 2, After: true, Kinds: ofCanaries},
+		{Plan: ByClient, Kinds: ofClients | kindsOf(killProcess)},
 	} {
 		c.Nodes, c.Budget, c.Faults, c.Stale = 2, 1, 1, 1
 		checkStates(t, c)

@@ -70,8 +70,8 @@ func (o *object) wire() (labels, annotations map[string]string) {
 func (h *hostRecord) record() *v1alpha1.Host {
 	r := &v1alpha1.Host{
 		Protocol: v1alpha1.Protocol, Version: "explored", NodeUID: id("u", h.uid), BootID: id("b", h.boot),
-		Started: at(h.start), Managed: h.managed, Drains: h.drains, Changes: changes(h.change, h.request), OSVersion: version(h.version),
-		TakesPart: id("t", h.part), Veto: reasons[h.veto], Steps: steps(h.change, h.drains),
+		Started: at(h.start), Managed: h.managed, Drains: h.drains, Changes: withClient(changes(h.change, h.request), h.client), OSVersion: version(h.version),
+		TakesPart: id("t", h.part), Permits: id("t", h.permits), Veto: reasons[h.veto], Steps: steps(h.change, h.drains),
 		BlockedSince: blockedSince[h.blocked], BlockOff: h.blockOff,
 	}
 	if h.hookFailed {
@@ -106,7 +106,7 @@ func steps(change uint8, drains bool) (all []v1alpha1.Action) {
 func (g *grantRecord) record() *v1alpha1.Grant {
 	r := &v1alpha1.Grant{
 		Turn: id("t", g.turn), Epoch: id("e", g.epoch), NodeUID: id("u", g.uid), BootID: id("b", g.boot),
-		Wants: wantsList[g.wants], Drains: g.drains, OnlyNode: g.only, BlockOff: g.blockOff, Changes: changes(g.change, g.asked), OSVersion: version(g.version),
+		Wants: wantsList[g.wants], Drains: g.drains, OnlyNode: g.only, BlockOff: g.blockOff, Changes: withClient(changes(g.change, g.asked), g.client), OSVersion: version(g.version),
 		Steps: v1alpha1.StepsDigest(steps(g.change, g.drains || g.only)), Policy: "explored", StartedAt: ago(g.started), StageAt: ago(g.stage), Result: results[g.result], Reason: reasons[g.reason],
 	}
 	if r.Request = requestOf(g.request + g.now); r.Request != nil { // one of the two is 0
@@ -122,7 +122,7 @@ func (g *grantRecord) record() *v1alpha1.Grant {
 
 func (l *lastRecord) record() *v1alpha1.Last {
 	r := &v1alpha1.Last{
-		Turn: id("t", l.turn), Result: results[l.result], Reason: reasons[l.reason], Changes: changes(l.change, l.request), End: now.Add(-eon),
+		Turn: id("t", l.turn), Result: results[l.result], Reason: reasons[l.reason], Changes: withClient(changes(l.change, l.request), l.client), End: now.Add(-eon),
 	}
 	if l.settles {
 		r.End = now
@@ -163,9 +163,9 @@ func (o *object) read(labels, annotations map[string]string) {
 		o.wants = 1 + number(wantsList, k.Wants)
 		o.host = hostRecord{
 			boot: num(k.Host.BootID), start: uint8(k.Host.Started.Sub(now) / time.Second), uid: num(k.Host.NodeUID), managed: k.Host.Managed, drains: k.Host.Drains,
-			version: versionNum(k.Host.OSVersion), part: num(k.Host.TakesPart), veto: number(reasons, k.Host.Veto), units: len(k.Host.HookStages) > 0, hookFailed: k.Host.HookFailed != "", applyFailed: k.Host.ApplyFailed != "",
+			version: versionNum(k.Host.OSVersion), part: num(k.Host.TakesPart), permits: num(k.Host.Permits), veto: number(reasons, k.Host.Veto), units: len(k.Host.HookStages) > 0, hookFailed: k.Host.HookFailed != "", applyFailed: k.Host.ApplyFailed != "",
 		}
-		o.host.change, o.host.request = changeNum(k.Host.Changes)
+		o.host.change, o.host.request, o.host.client = changeNum(k.Host.Changes)
 		o.host.blocked, o.host.blockOff = blockedNum(k.Host.BlockedSince), k.Host.BlockOff
 	}
 	if k.Ack != (v1alpha1.Ack{}) {
@@ -179,7 +179,7 @@ func (o *object) read(labels, annotations map[string]string) {
 			started: ageOf(g.StartedAt), stage: ageOf(g.StageAt), pausedFor: int8(g.PausedFor.Duration.Round(eon) / eon),
 			result: number(results, g.Result), reason: number(reasons, g.Reason),
 		}
-		o.grant.change, o.grant.asked = changeNum(g.Changes)
+		o.grant.change, o.grant.asked, o.grant.client = changeNum(g.Changes)
 		o.grant.request, o.grant.now = requestNum(g.Request)
 		if g.PausedSince != nil {
 			o.grant.frozen = 1 + ageOf(*g.PausedSince)
@@ -190,7 +190,7 @@ func (o *object) read(labels, annotations map[string]string) {
 			turn: num(l.Turn), result: number(results, l.Result), reason: number(reasons, l.Reason), settles: l.End.Equal(now),
 			backoff: l.NotBefore != nil && l.NotBefore.After(now),
 		}
-		o.last.change, o.last.request = changeNum(l.Changes)
+		o.last.change, o.last.request, o.last.client = changeNum(l.Changes)
 		switch {
 		case l.HostDigest == "":
 		case l.HostDigest == before.last.record().HostDigest:
