@@ -150,6 +150,20 @@ func (h *Host) cycle(b *boot) {
 	}
 }
 
+// CallReboot calls logind's Reboot as another program on the host does, for example `systemctl reboot`.
+func (h *Host) CallReboot(ctx context.Context) error {
+	b := h.current()
+	if b == nil {
+		return fmt.Errorf("rebooting %s: %w", h.opts.Name, errDown)
+	}
+	conn, err := b.theBus().connect()
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	return conn.Object(loginName, loginPath).CallWithContext(ctx, loginName+".Manager.Reboot", 0, false).Err
+}
+
 // PowerOn boots a host that is down. It does nothing if the host runs.
 func (h *Host) PowerOn() error {
 	h.mu.Lock()
