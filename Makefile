@@ -175,7 +175,7 @@ generate: ## Generate the deep copies and packaging/manifests/crds.yaml from the
 .PHONY: docs
 docs: ## Rewrite the documents that are rendered from code
 	$(GO) test ./packaging/render . -run 'Docs|UpToDate' -count 1 -args -update
-	cd testbed && $(GO) test ./explore -run SafetyPage -count 1 -args -update
+	cd testbed && $(GO) test ./explore -run Page -count 1 -args -update
 
 # The database of known vulnerabilities; file:///DIR is one on this machine.
 VULNDB ?= https://vuln.go.dev

@@ -3,7 +3,6 @@ package explore
 import (
 	"flag"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 )
@@ -39,25 +38,7 @@ func TestRests(t *testing.T) {
 
 // TestSafetyPage compares the table in docs/safety.md with Rests, or writes it with -update.
 func TestSafetyPage(t *testing.T) {
-	const path = "../../docs/safety.md"
-	have, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	const begin, end = "<!-- rendered from code: waits. Do not edit: make docs -->\n", "<!-- end of waits -->\n"
-	before, rest, begins := strings.Cut(string(have), begin)
-	_, after, ends := strings.Cut(rest, end)
-	want := before + begin + "\n" + restTable() + "\n" + end + after
-	switch {
-	case !begins || !ends:
-		t.Errorf("%s has no place for the table: %s", path, begin)
-	case *update:
-		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	case string(have) != want:
-		t.Errorf("%s is not what the code says; run: make docs", path)
-	}
+	comparePage(t, "../../docs/safety.md", "waits", restTable())
 }
 
 func restTable() string {
