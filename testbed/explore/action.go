@@ -56,6 +56,7 @@ const (
 	landUnknown
 	landOrphan
 	campaign
+	freeLease
 	// Admin steps that undo a fault. They cost no fault.
 	resume
 	attach
@@ -117,7 +118,7 @@ var kindNames = map[kind]string{
 	podEnds: "pod-ends", blockTime: "block-time", ranTime: "ran-time", offer: "offer",
 	ask: "ask", askAgain: "ask-again", hangUp: "hang-up", withdrawn: "withdrawn", clientReboots: "client-reboots", rebootByHand: "by-hand",
 	list: "list", watch: "watch", lateDecision: "too-late", watchLease: "watch-lease", decide: "decide", sendWrite: "send",
-	settleWrite: "settle", tryAgain: "try-again", landUnknown: "lands", landOrphan: "lands-late", campaign: "campaign",
+	settleWrite: "settle", tryAgain: "try-again", landUnknown: "lands", landOrphan: "lands-late", campaign: "campaign", freeLease: "free-lease",
 	resume: "resume", attach: "attach", manage: "manage", goOn: "go", recreateLease: "recreate-lease", recreateNode: "recreate", clearTurn: "retry",
 	unguard: "unguard", policyEvicts: "policy-evicts", blackoutBegins: "blackout", blackoutEnds: "blackout-ends",
 	crash: "CRASH", rollback: "ROLLBACK", killProcess: "KILL", loseHostWrite: "LOSE-HOST", failRead: "FAIL-READ", cancel: "CANCEL", restage: "RESTAGE", refuseReboot: "REFUSE-REBOOT",

@@ -119,6 +119,10 @@ func (m *model) leaseSteps(s *state, yield func(*event, *state)) {
 	}
 	l := s.lease
 	m.campaigns(s, do)
+	// The next process on the host of a leader that died frees the Lease.
+	if living := l.holder == 1 || l.holder == 2; l.holder == epochLost || m.Bug == LockBelieved && living {
+		do(freeLease, func(t *state) { m.clearHolder(t) })
+	}
 	if m.Blackouts {
 		if s.dark {
 			do(blackoutEnds, func(t *state) { t.dark = false })
@@ -179,6 +183,14 @@ func (m *model) campaigns(s *state, do func(kind, func(*state))) {
 		}
 	}
 	do(k, func(t *state) {
+		if m.Bug == EpochContinued && t.lease.holder == epochLost {
+			m.rename(t, func(e uint8) uint8 {
+				if e == epochLost {
+					return 1
+				}
+				return e
+			})
+		}
 		m.clearHolder(t)
 		if t.terms[0].live {
 			m.makeRoom(t)

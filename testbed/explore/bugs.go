@@ -84,6 +84,8 @@ const (
 	PermitForgotten
 	PermitUnread
 	PermitEarly
+	LockBelieved
+	EpochContinued
 )
 
 var bugNames = []string{
@@ -120,6 +122,7 @@ var bugNames = []string{
 	"canaries that back out turns that have begun",
 	"a blackout that is ignored", "a blackout that cancels turns", "a blackout that holds turns that have begun",
 	"a host that forgets its permission once its client does not ask", "permission without the reads before it", "permission before the commit",
+	"a process that takes the one before it for dead while it lives", "a process that continues the epoch of the one before it",
 }
 
 // String returns a description of the bug.

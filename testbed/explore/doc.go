@@ -55,6 +55,9 @@
 //     its reads, as in look-expires, and tries again, so its refused write is not a step.
 //   - A host's read of the Lease, the sources or the pods before a commit may fail (FAIL-READ), because of an error or
 //     a proxy's answer. A read that fails earlier or elsewhere only delays.
+//   - The next process on the host of a leader that died frees the Lease (free-lease), at any time. It knows that the leader is
+//     dead: it holds the lock that the leader held, in the same boot. What would fool it is in BLANK-LEASE: the Lease of a term that
+//     lives has no holder.
 //   - A term that lost the Lease decides at most Config.Stale rounds before it notices. The elector of client-go stops
 //     it at the renew deadline, before a successor can win, unless the process was frozen. A frozen process can only
 //     finish the round that it was in.

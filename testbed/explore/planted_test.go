@@ -105,6 +105,9 @@ var planted = []struct {
 	// The wish to reboot ends, and the host refuses, although the client may have its answer.
 	{PermitForgotten, "permitted", func(c *Config) { c.Plan, c.Kinds = ByClient, kindsOf(steady) }},
 	{PermitUnread, "reads", func(c *Config) { c.Plan, c.Kinds = ByClient, 0 }},
+	{LockBelieved, "one term", func(c *Config) { c.Kinds = 0 }},
+	// A write of the dead process lands after its successor has decided, and the hosts take it for the successor's.
+	{EpochContinued, "budget", func(c *Config) { c.Kinds = kindsOf(crashLeader) }},
 	{PermitEarly, "permitted", func(c *Config) { c.Plan, c.Kinds = ByClient, 0 }},
 }
 

@@ -33,7 +33,7 @@ func newProgress(m *model) *progress {
 var fair = []kind{
 	heal, start, goDown, report, podEnds, blackoutEnds, offer, clientReboots, seeNode, readRest, poll, listPods, evicted, applied, ranHooks, confirm, settled,
 	ranTime, blockTime, sendWrite, settleWrite,
-	tryAgain, watchLease, watch, list, campaign, stepHost, decide, ask, withdrawn, dueHooks, expire,
+	tryAgain, watchLease, watch, list, campaign, freeLease, stepHost, decide, ask, withdrawn, dueHooks, expire,
 	recreateNode, rebootByHand, recreateLease, goOn, resume, attach, manage, clearTurn, unguard, policyEvicts,
 }
 

@@ -365,6 +365,9 @@ func backOutsNeeded(m *model, e *event, before, s *state) string {
 }
 
 func oneTerm(_ *model, e *event, before, s *state) string {
+	if h := before.lease.holder; e.action.kind == freeLease && (h == 1 || h == 2) {
+		return "a process frees the Lease of a term that lives"
+	}
 	if e.action.kind == watchLease && s.lease.holder != 0 && before.lease.holder == 0 {
 		return "a term takes back a Lease that it had lost"
 	}
