@@ -472,11 +472,11 @@ func TestRunRefusesBadConfiguration(t *testing.T) {
 func TestOnlyOneInstanceRuns(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, "ok.toml", "")
-	release, err := local.Acquire(filepath.Join(dir, "r", local.Dir))
+	lock, err := local.Acquire(filepath.Join(dir, "r", local.Dir))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer release()
+	defer lock.Release()
 	_, stderr, exit := lockkeeper(t, dir, nil, "run", "--root", "r", "--config", "ok.toml")
 	if exit != 1 || !strings.HasPrefix(stderr, "lockkeeper: taking the lock r/run/lockkeeper/lock: another lockkeeper runs on this host (process ") {
 		t.Errorf("%d, %q", exit, stderr)
@@ -615,7 +615,7 @@ func TestStatusOfThisHost(t *testing.T) {
 	if out, errs, exit := run(nil); out != "" || errs != none+"lockkeeper has not run on this host since it booted\n" || exit != 1 {
 		t.Errorf("nothing there: %d, %q, %q", exit, out, errs)
 	}
-	release, err := local.Acquire(state)
+	lock, err := local.Acquire(state)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -641,7 +641,7 @@ func TestStatusOfThisHost(t *testing.T) {
 	if out, errs, exit := run(env); exit != 0 || errs != "" || !strings.HasPrefix(out, "Showing what this host knows, because listing nodes: ") || !strings.Contains(out, "connection refused") {
 		t.Errorf("API server away: %d, %q, %q", exit, out, errs)
 	}
-	if err := release(); err != nil {
+	if err := lock.Release(); err != nil {
 		t.Fatal(err)
 	}
 	for env, want := range map[string]bool{"": true, "NO_COLOR=": true, "NO_COLOR=1": false, "TERM=dumb": false} {
@@ -1117,11 +1117,11 @@ func TestTextFitsTheTerminal(t *testing.T) {
 	dir := t.TempDir()
 	root := filepath.Join(dir, "r")
 	state := filepath.Join(root, local.Dir)
-	release, err := local.Acquire(state)
+	lock, err := local.Acquire(state)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer release()
+	defer lock.Release()
 	long := "one \x1b[31m" + strings.Repeat("\u4e16 ", 60) + "end"
 	if err := local.Write(state, local.Status{Time: time.Now(), Host: local.Host{Node: "n1", State: "idle", Wants: "nothing"}, Line: long, Version: "v1", PID: 3}); err != nil {
 		t.Fatal(err)

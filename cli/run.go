@@ -43,18 +43,18 @@ func runCommand(c *urfave.Context) error {
 	if err != nil {
 		return err
 	}
-	release, err := local.Acquire(stateDir(c))
+	lock, err := local.Acquire(stateDir(c))
 	if err != nil {
 		return err
 	}
-	defer release()
+	defer lock.Release()
 	level := new(slog.LevelVar)
 	reloads := make(chan os.Signal, 1)
 	signal.Notify(reloads, syscall.SIGHUP)
 	defer signal.Stop(reloads)
 	limitRuntime()
 	return agent.Run(c.Context, cfg, agent.Options{
-		Version: c.App.Version, Load: load, Reload: reloads, Root: root, StateDir: stateDir(c), Log: agent.NewLog(level), Level: level,
+		Version: c.App.Version, Load: load, Reload: reloads, Root: root, StateDir: stateDir(c), Lock: lock, Log: agent.NewLog(level), Level: level,
 	})
 }
 

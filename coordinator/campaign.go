@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/leaderelection"
@@ -133,10 +134,6 @@ func (c *candidate) campaign(ctx context.Context) (again time.Duration, err erro
 		}
 		return credentialEvery, blocker{err}
 	}
-	node := c.NodeName()
-	if node == "" {
-		return time.Second, errors.New("this host's Node is not known yet")
-	}
 	getCtx, cancel := context.WithTimeout(ctx, kube.Timeout)
 	lease, err := c.client.CoordinationV1().Leases(c.LeaseNamespace).Get(getCtx, c.LeaseName, metav1.GetOptions{})
 	cancel()
@@ -148,6 +145,11 @@ func (c *candidate) campaign(ctx context.Context) (again time.Duration, err erro
 	}
 	if err != nil {
 		return c.RetryPeriod, c.unreadable(err) // not a blocker: the API server does not answer
+	}
+	lease = c.freeLastTerm(ctx, lease)
+	node := c.NodeName()
+	if node == "" {
+		return time.Second, errors.New("this host's Node is not known yet")
 	}
 	if err := skewed(c.client); err != nil {
 		return skewPause, blocker{err}
@@ -162,6 +164,34 @@ func (c *candidate) campaign(ctx context.Context) (again time.Duration, err erro
 		return c.RetryPeriod, err
 	}
 	return mathrand.N(scatter), nil
+}
+
+// freeLastTerm frees the Lease if it has the epoch of the process before this one, which is dead, and
+// returns the Lease. That process's last writes may still arrive, as those of any leader whose term
+// is over. The time of the last renewal stays: turns do not age while no instance leads.
+func (c *candidate) freeLastTerm(ctx context.Context, lease *coordinationv1.Lease) *coordinationv1.Lease {
+	dead := c.LastEpoch
+	if dead == "" {
+		return lease
+	}
+	if holder := lease.Spec.HolderIdentity; holder == nil || *holder != dead {
+		c.LastEpoch = "" // another term has begun, or none is left
+		return lease
+	}
+	freed := lease.DeepCopy()
+	freed.Spec.HolderIdentity, freed.Spec.LeaseDurationSeconds = new(""), new(int32(1))
+	ctx, cancel := context.WithTimeout(ctx, kube.Timeout)
+	defer cancel()
+	after, err := c.client.CoordinationV1().Leases(c.LeaseNamespace).Update(ctx, freed, metav1.UpdateOptions{})
+	if err != nil {
+		// A conflict means that the Lease has changed. Another error, that it may have. The next
+		// campaign reads it again.
+		c.log.Info("cannot free the Lease of this host's process that died; it expires by itself", "epoch", dead, "err", err)
+		return lease
+	}
+	c.LastEpoch = ""
+	c.log.Info("freed the Lease of this host's process that died", "epoch", dead)
+	return after
 }
 
 // wentBack records that the API server's store went back in time, as etcd does
@@ -204,6 +234,11 @@ func skewed(client *kube.Client) error {
 // holderIdentity names exactly one term.
 func (c *candidate) term(ctx context.Context, node string) error {
 	epoch := newEpoch(node)
+	if c.RecordEpoch != nil {
+		if err := c.RecordEpoch(epoch); err != nil {
+			c.log.Warn("if this process dies while it leads, the Lease stays taken until it expires", "err", err)
+		}
+	}
 	electorCtx, stopElector := context.WithCancelCause(ctx)
 	defer stopElector(nil)
 	// The elector outlives ctx by the time that the leader needs to end, so that the

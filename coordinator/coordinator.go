@@ -41,6 +41,14 @@ type Options struct {
 	// epoch contains it, so that users see who leads. The Node comes last in a rollout.
 	NodeName func() string
 
+	// LastEpoch is the last epoch of the process before this one on this host, if that process is
+	// known to be dead; otherwise "". If the Lease still has it, Run frees the Lease, so that no
+	// candidate has to wait until it expires. No process continues a term of another one.
+	LastEpoch string
+	// RecordEpoch records the epoch of a campaign before the Lease can have it, for the process
+	// after this one. It may be nil.
+	RecordEpoch func(epoch string) error
+
 	LeaseNamespace, LeaseName string
 	// LeaseDuration > RenewDeadline > RetryPeriod; see client-go's
 	// tools/leaderelection.

@@ -353,6 +353,9 @@ func (h *Host) Republish() {
 	h.wake() // the loop may wait for the role; see resume
 }
 
+// BootID returns the ID of the present boot.
+func (h *Host) BootID() string { return h.self.bootID }
+
 // Name returns the name of the host's Node, or "" until it is known. It may be called from any
 // goroutine.
 func (h *Host) Name() string {

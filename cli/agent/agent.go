@@ -41,6 +41,9 @@ type Options struct {
 	Root string
 	// StateDir is the directory of the local status; see package local.
 	StateDir string
+	// Lock is the lock in that directory. A nil Lock means that a leader that dies keeps the Lease
+	// until it expires.
+	Lock *local.Lock
 	// Log is the process's log, and Level its level, which a reload changes.
 	Log   *slog.Logger
 	Level *slog.LevelVar
@@ -130,6 +133,15 @@ func Run(ctx context.Context, cfg *config.Config, o Options) error {
 			return nil
 		}
 	}
+}
+
+// epochs returns the epoch of the process before this one, which is dead, and what records those of
+// this process.
+func epochs(lock *local.Lock, bootID string) (last string, record func(epoch string) error) {
+	if lock == nil {
+		return "", nil
+	}
+	return lock.LastEpoch(bootID), func(epoch string) error { return lock.RecordEpoch(bootID, epoch) }
 }
 
 // newHost makes the host's loop.
@@ -258,6 +270,7 @@ func campaign(ctx context.Context, shutdown *shutdown, cfg *config.Config, o Opt
 		m.RoleChanged(s)
 		r.setRole(s)
 	}
+	lastEpoch, recordEpoch := epochs(o.Lock, host.BootID())
 	for ctx.Err() == nil {
 		down, changed := shutdown.now()
 		if down {
@@ -279,6 +292,7 @@ func campaign(ctx context.Context, shutdown *shutdown, cfg *config.Config, o Opt
 		// It returns only with the context's error, and the Lease released.
 		coordinator.Run(campaigning, coordinator.Options{
 			Version: o.Version, Credential: r.coordinatorCredential, NodeName: host.Name,
+			LastEpoch: lastEpoch, RecordEpoch: recordEpoch,
 			LeaseNamespace: cfg.Lease.Namespace, LeaseName: cfg.Lease.Name,
 			LeaseDuration: cfg.Lease.Duration, RenewDeadline: cfg.Lease.RenewDeadline, RetryPeriod: cfg.Lease.RetryPeriod,
 			PrometheusURL: cfg.Coordinator.PrometheusURL, PrometheusTokenFile: cfg.Coordinator.PrometheusTokenFile,
@@ -286,5 +300,6 @@ func campaign(ctx context.Context, shutdown *shutdown, cfg *config.Config, o Opt
 			Log:    log, Liveness: r.liveness, Report: report, Decided: m.Decided,
 		})
 		stop()
+		lastEpoch = "" // by now, the record is one of this process
 	}
 }

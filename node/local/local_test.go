@@ -20,14 +20,14 @@ import (
 func TestMain(m *testing.M) {
 	// The same binary is the other process of TestLock.
 	if dir := os.Getenv("LOCK_DIR"); dir != "" {
-		release, err := Acquire(dir)
+		lock, err := Acquire(dir)
 		if err != nil {
 			os.Stdout.WriteString(err.Error() + "\n")
 			os.Exit(1)
 		}
 		os.Stdout.WriteString("locked\n")
 		bufio.NewReader(os.Stdin).ReadString('\n')
-		release()
+		lock.Release()
 		os.Exit(0)
 	}
 	os.Exit(m.Run())
@@ -99,14 +99,14 @@ func TestLock(t *testing.T) {
 	if running(t, dir) {
 		t.Error("a process that was killed still counts as running")
 	}
-	release, err := Acquire(dir)
+	lock, err := Acquire(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !running(t, dir) {
 		t.Error("this process's own lock is not seen")
 	}
-	if err := release(); err != nil || running(t, dir) {
+	if err := lock.Release(); err != nil || running(t, dir) {
 		t.Errorf("released: %v, running %v", err, running(t, dir))
 	}
 }
@@ -117,14 +117,14 @@ func TestLockWithoutRoom(t *testing.T) {
 	if err := os.Symlink("/dev/full", filepath.Join(dir, "lock")); err != nil {
 		t.Fatal(err)
 	}
-	release, err := Acquire(dir)
+	lock, err := Acquire(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if running, err := Running(dir); !running || err != nil {
 		t.Errorf("running %t, %v; expected true", running, err)
 	}
-	if err := release(); err != nil {
+	if err := lock.Release(); err != nil {
 		t.Error(err)
 	}
 }
@@ -147,12 +147,12 @@ func TestLookingTakesNothing(t *testing.T) {
 		})
 	}
 	for range 500 {
-		release, err := Acquire(dir)
+		lock, err := Acquire(dir)
 		if err != nil {
 			t.Error(err)
 			break
 		}
-		release()
+		lock.Release()
 	}
 	close(stop)
 	wg.Wait()

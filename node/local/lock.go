@@ -25,10 +25,19 @@ const (
 	ofdSetLock = 37 // F_OFD_SETLK
 )
 
+// Lock is the lock of the one process of lockkeeper on this host.
+type Lock struct {
+	file *os.File
+	dir  string
+}
+
+// Release releases the lock.
+func (l *Lock) Release() error { return l.file.Close() }
+
 // Acquire creates dir if necessary, and takes the lock in it. The process holds the lock until
-// it calls release or ends, even if it is killed. The error is [ErrRunning] while another
+// it calls Release or ends, even if it is killed. The error is [ErrRunning] while another
 // process holds the lock.
-func Acquire(dir string) (release func() error, err error) {
+func Acquire(dir string) (*Lock, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("taking the lock: %w", err)
 	}
@@ -49,7 +58,7 @@ func Acquire(dir string) (release func() error, err error) {
 		return nil, fmt.Errorf("taking the lock %s: %w", path, errors.Join(err, f.Close()))
 	}
 	_ = writePID(f) // a full disk must not prevent the start
-	return f.Close, nil
+	return &Lock{f, dir}, nil
 }
 
 // Running reports whether a process holds the lock in dir. It does not take the lock, and only

@@ -270,6 +270,50 @@ func TestReleaseHandsOver(t *testing.T) {
 	}
 }
 
+// TestDeadLeadersLeaseIsFreed checks that a process frees the Lease of the process before it on its host, and then leads a term of
+// its own, which it has recorded before.
+func TestDeadLeadersLeaseIsFreed(t *testing.T) {
+	freshLease(t)
+	now := time.Now().UTC().Format("2006-01-02T15:04:05.000000Z")
+	patchLease(t, fmt.Sprintf(`{"metadata":{"annotations":{%q:"kept"}},"spec":{"holderIdentity":"n1_dead","leaseDurationSeconds":3600,"renewTime":%q,"leaseTransitions":7}}`, "example.com/a", now))
+	var recorded []string
+	var early error
+	l := startCandidate(t, "n1", func(c *candidate) {
+		c.opts.LastEpoch = "n1_dead"
+		c.opts.RecordEpoch = func(epoch string) error {
+			if holder(t) == epoch {
+				early = fmt.Errorf("the Lease has the epoch %s before it is recorded", epoch)
+			}
+			recorded = append(recorded, epoch)
+			return nil
+		}
+	})
+	epoch := l.leads(1)
+	if epoch == "n1_dead" || len(recorded) == 0 || recorded[len(recorded)-1] != epoch || early != nil {
+		t.Errorf("it leads %s, recorded %q, %v", epoch, recorded, early)
+	}
+	freed := l.w.requests("PUT lease")[0]
+	if !strings.Contains(freed.body, `"holderIdentity":""`) || !strings.Contains(freed.body, now) || !strings.Contains(freed.body, `"example.com/a":"kept"`) {
+		t.Errorf("the Lease is freed by %s, expected no holder, and the rest as it was", freed.body)
+	}
+}
+
+// TestOthersLeaseIsNotFreed checks that a process frees no Lease but the one with the epoch of the process before it, and not a Lease
+// that has changed since it was read.
+func TestOthersLeaseIsNotFreed(t *testing.T) {
+	freshLease(t)
+	far := fmt.Sprintf(`{"spec":{"holderIdentity":"n1_other","leaseDurationSeconds":3600,"renewTime":%q}}`, time.Now().UTC().Format("2006-01-02T15:04:05.000000Z"))
+	patchLease(t, far)
+	l := startCandidate(t, "n1", func(c *candidate) { c.opts.LastEpoch = "n1_dead" })
+	l.says("standby; n1_other holds the Lease")
+	// A user names the dead process again.
+	patchLease(t, `{"spec":{"holderIdentity":"n1_dead"}}`)
+	l.says("standby; n1_dead holds the Lease")
+	if n := l.w.count("PUT lease"); n != 0 {
+		t.Errorf("%d writes of the Lease, expected none", n)
+	}
+}
+
 // TestStandByAsksNothing checks that a standby gets all it needs from its watch and sends no other request.
 func TestStandByAsksNothing(t *testing.T) {
 	freshLease(t)

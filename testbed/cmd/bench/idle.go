@@ -53,18 +53,28 @@ func (b *bench) roles(ctx context.Context) ([]role, error) {
 
 // leader returns the host that holds the Lease.
 func (b *bench) leader(ctx context.Context) (*simhost.Host, error) {
+	epoch, err := b.epoch(ctx)
+	if err != nil {
+		return nil, err
+	}
+	name, _, _ := strings.Cut(epoch, "_")
+	if h := b.fleet.Host(name); h != nil {
+		return h, nil
+	}
+	return nil, fmt.Errorf("no host coordinates")
+}
+
+// epoch returns the Lease's holder, or "".
+func (b *bench) epoch(ctx context.Context) (string, error) {
 	lease, err := b.cp.Client().CoordinationV1().Leases(controlplane.LockkeeperNamespace).
 		Get(ctx, controlplane.LockkeeperLease, metav1.GetOptions{})
 	if err != nil {
-		return nil, fmt.Errorf("reading who coordinates: %w", err)
+		return "", fmt.Errorf("reading who coordinates: %w", err)
 	}
-	if lease.Spec.HolderIdentity != nil {
-		name, _, _ := strings.Cut(*lease.Spec.HolderIdentity, "_")
-		if h := b.fleet.Host(name); h != nil {
-			return h, nil
-		}
+	if lease.Spec.HolderIdentity == nil {
+		return "", nil
 	}
-	return nil, fmt.Errorf("no host coordinates")
+	return *lease.Spec.HolderIdentity, nil
 }
 
 func ofCoordinators(r *request) bool {
