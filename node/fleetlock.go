@@ -22,9 +22,9 @@ func (h *Host) FleetLock() http.Handler {
 	return h.fleetLock
 }
 
-// clientID returns the ID by which the FleetLock client identifies itself, or "" if it cannot be
+// zincatiID returns the ID by which the FleetLock client identifies itself, or "" if it cannot be
 // found out. Then every request is refused.
-func (h *Host) clientID() string {
+func (h *Host) zincatiID() string {
 	if h.FleetLockID != "" {
 		return h.FleetLockID
 	}
@@ -49,14 +49,13 @@ func (h *Host) clientID() string {
 // readPermission completes r with what the FleetLock client asks for.
 func (h *Host) readPermission(r *step.Reports) {
 	if h.fleetLock == nil {
-		r.PermissionRead = true
+		r.Permission.Known = true
 		return
 	}
-	s := h.fleetLock.State()
-	r.Permission, r.PermissionRead = step.Permission{Asked: s.Asked, Open: s.Open}, s.Known
+	r.Permission = step.Permission(h.fleetLock.State())
 }
 
-// permit lets the FleetLock client reboot this host, until by at most.
+// permit lets the FleetLock client reboot this host. An answer after by is not sent.
 func (h *Host) permit(s effect.Stage, by time.Time) {
 	if h.fleetLock != nil && h.fleetLock.Permit(by) {
 		systemd.LogEvent(h.log, slog.LevelInfo, v1alpha1.MessageRebootPermitted, "the FleetLock client may reboot this host", "turn", s.Turn, "state", s.State.String(), "boot", h.self.bootID)

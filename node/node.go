@@ -221,7 +221,7 @@ func New(o Options) (*Host, error) {
 	h.sentinels = source.NewSentinels(sources, o.Settings.Sentinels)
 	h.managers = source.NewManagers(sources, o.Units, h.coordinatorOwner, o.FleetLock)
 	if o.FleetLock != "" {
-		h.fleetLock = fleetlock.New(fleetlock.Options{ID: h.clientID(), Log: o.Log, Changed: h.wake, Answered: o.FleetLockAnswered})
+		h.fleetLock = fleetlock.New(fleetlock.Options{ID: h.zincatiID(), Log: o.Log, Changed: h.wake, Answered: o.FleetLockAnswered})
 	}
 	h.shutdown, h.hookUnits = &effect.Shutdown{}, effect.NewHookStages(o.Units, h.wake)
 	h.watched = watched.New(watched.Options{Root: o.Root, StateDir: filepath.Join(o.Root, StateDir), BootID: self.bootID,

@@ -62,6 +62,11 @@ func (c *compiler) checkRule(field string, r *v1alpha1.Rule) {
 			c.wrong(field+".holdBack", "%q, expected a pattern of OS versions such as 4081.* (* and ? are all that is special) in a rule for OSUpdate", r.HoldBack)
 		}
 	}
+	if r.Source == v1alpha1.SourceFleetLock && !slices.ContainsFunc(r.Actions, func(a v1alpha1.Action) bool {
+		return a.Type == v1alpha1.ActionReboot || a.Type == v1alpha1.ActionNone
+	}) {
+		c.wrong(field+".actions", "no Reboot, expected Reboot in a rule for FleetLock, since its client reboots the host; or None, which gives it no permission")
+	}
 	c.checkActions(field, r)
 }
 

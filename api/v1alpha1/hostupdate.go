@@ -234,7 +234,7 @@ type OSStatus struct {
 	//
 	// +optional
 	ID UpdateName `json:"id,omitempty"`
-	// Version is the value of VERSION_ID in os-release.
+	// Version is the value of OSTREE_VERSION in os-release or, without one, of VERSION_ID.
 	//
 	// +optional
 	Version UpdateName `json:"version,omitempty"`

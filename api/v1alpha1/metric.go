@@ -84,7 +84,7 @@ const (
 
 	FleetLockPermitted = "permitted" // the client may reboot the host
 	FleetLockSteady    = "steady"    // its report that it is up to date was accepted
-	FleetLockNotYet    = "not_yet"   // the host has not its turn, or is not drained yet
+	FleetLockNotYet    = "not_yet"   // it is not the host's turn, or the host is not drained yet
 	FleetLockRefused   = "refused"   // the request is not valid, or another client's
 
 	// WaitsForNothing is the reason of a host that waits for none.
@@ -141,7 +141,7 @@ var metricDocs = []MetricDoc{
 	{MetricStageDuration, Histogram, "seconds", []string{"state"}, false, "Duration of the stages of this host's turns that ended while this process ran, by the state. A stage that ends right before the reboot is lost if no scrape happens in between"},
 	{MetricHostTurns, Counter, "", []string{"result"}, false, "Turns of this host that ended while this process ran, by their result"},
 	{MetricHostEvictions, Counter, "", []string{"result"}, false, "Evictions that this process requested, by their result; too_many_requests (429) also means that a PodDisruptionBudget does not allow the eviction"},
-	{MetricFleetLock, Counter, "", []string{"result"}, false, "Requests of FleetLock clients on this host that were answered, by the answer: permitted, to reboot the host; steady, to a report that it is up to date; not_yet, because the host had not its turn; refused, because the request was not valid or another client's"},
+	{MetricFleetLock, Counter, "", []string{"result"}, false, "Requests of FleetLock clients on this host that were answered, by the answer: permitted, to reboot the host; steady, to a report that it is up to date; not_yet, because it was not the host's turn, or the request ended; refused, because the request was not valid or another client's"},
 	{MetricUpdateEngine, Gauge, "", []string{"operation"}, false, "Always 1; the label is the update engine's present operation: " + strings.Join(UpdateOperations(), ", ") + "; unknown if it does not answer. Absent if the engine is off, or not on this host"},
 	{MetricAPIRequests, Counter, "", []string{"identity", "result"}, false, "Requests of this process to the API server, by the identity that sent them and by their result"},
 	{MetricAPIContact, Gauge, "seconds since 1970", []string{"identity"}, false, "When the API server last answered a request of this identity with anything but 401, 429 or 5xx, or continued such an answer; 0 if it never did. On an idle host, the watch receives something about every minute"},

@@ -159,6 +159,7 @@ const (
 // +kubebuilder:validation:XValidation:rule="self.source != 'Unit' || has(self.unit)",message="missing; expected a unit's full name such as containerd.service in a rule for Unit",fieldPath=".unit",reason=FieldValueRequired
 // +kubebuilder:validation:XValidation:rule="self.source == 'Unit' || !has(self.unit)",message="a rule for this source has no unit; expected one only with Unit",fieldPath=".unit",reason=FieldValueForbidden
 // +kubebuilder:validation:XValidation:rule="self.source == 'OSUpdate' || !has(self.holdBack)",message="a rule for this source holds nothing back; expected holdBack only with OSUpdate",fieldPath=".holdBack",reason=FieldValueForbidden
+// +kubebuilder:validation:XValidation:rule="self.source != 'FleetLock' || self.actions.exists(a, a.type in ['Reboot', 'None'])",message="no Reboot; expected Reboot in a rule for FleetLock, since its client reboots the host; or None, which gives it no permission",fieldPath=".actions"
 // +kubebuilder:validation:XValidation:rule="!has(self.drain) || !self.actions.exists(a, a.type == 'Drain')",message="the rule has the action Drain and drain: Never; leave one of them out",fieldPath=".drain"
 // +kubebuilder:object:generate=true
 type Rule struct {

@@ -283,7 +283,7 @@ func (d *decision) missing(n *turn.Node) (missing string, abort bool) {
 	case v1alpha1.StateRebooting:
 		switch {
 		case !n.Rebooted() && n.Host != nil && n.Host.Permits == n.Turn:
-			return "the FleetLock client to reboot the host, for which it has permission", d.notBegun(n)
+			return "the FleetLock client, which may have permission, to reboot the host", d.notBegun(n)
 		case !n.Rebooted():
 			return "the host to reboot", d.notBegun(n)
 		case !n.HasReport(v1alpha1.ReportDone):

@@ -273,7 +273,12 @@ func (c *Config) wrong(expected string, keys ...string) Errors {
 
 // checkFleetLock compares the delay for users with how long a client's request can wait.
 func (c *Config) checkFleetLock() Errors {
-	if c.FleetLock.Listen == "" || c.Reboot.SessionDelay <= MaxFleetLockDelay {
+	switch {
+	case c.FleetLock.Listen == "":
+		return nil
+	case c.FleetLock.Listen == c.Metrics.Listen:
+		return c.wrong("another address than metrics.listen", "fleetlock.listen")
+	case c.Reboot.SessionDelay <= MaxFleetLockDelay:
 		return nil
 	}
 	return c.wrong(fmt.Sprintf("at most %s with fleetlock.listen", short(MaxFleetLockDelay)), "reboot.session_delay")

@@ -243,6 +243,8 @@ func TestMistakes(t *testing.T) {
 			"lockkeeper.toml:2: fleetlock.listen: \"localhost:9478\", expected a loopback ADDRESS:PORT, such as \"127.0.0.1:9478\" or \"[::1]:9478\", or \"\" for no FleetLock"},
 		{"a client's ID with hyphens", "[fleetlock]\nid = \"978a225b-3d7b-40e9-acd7-ce9b62f68444\"\n",
 			"lockkeeper.toml:2: fleetlock.id: \"978a225b-3d7b-40e9-acd7-ce9b62f68444\", expected 32 of 0-9 and a-f, without hyphens, or \"\" for the ID that Zincati derives from the machine-id"},
+		{"one address for two servers", "[fleetlock]\nlisten = \"127.0.0.1:9477\"\n",
+			"lockkeeper.toml:2: fleetlock.listen: \"127.0.0.1:9477\", expected another address than metrics.listen"},
 		{"a delay that no request outlasts", "[fleetlock]\nlisten = \"127.0.0.1:9478\"\n[reboot]\nsession_delay = \"20m1s\"\n",
 			"lockkeeper.toml:4: reboot.session_delay: \"20m1s\", expected at most 20m with fleetlock.listen"},
 		{"no unit", "[health]\nunits = [\"chronyd\"]\n",

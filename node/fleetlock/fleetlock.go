@@ -13,7 +13,6 @@ package fleetlock
 import (
 	"cmp"
 	"context"
-	"crypto/subtle"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -29,6 +28,8 @@ const (
 	// every 5 minutes and, at random, up to 30 seconds later. So this is two requests that are
 	// lost.
 	Withdrawn = 17 * time.Minute
+	// endsSoon is how long a request must still wait at least so that the host may commit for it.
+	endsSoon = 30 * time.Second
 	// maxOpen bounds the requests that are open at the same time. Zincati has one.
 	maxOpen = 4
 )
@@ -53,13 +54,18 @@ type Server struct {
 	began    time.Time
 	warnOnce sync.Once // of another client's request
 
-	mu    sync.Mutex
-	heard bool      // the client has sent a request
-	asked time.Time // when the last request for permission came or ended; zero if it was withdrawn
-	// open are the requests for permission that wait, each with the time until which it has
-	// permission, or zero.
-	open   map[chan<- time.Time]time.Time
-	reason string // why no permission is given, for the client's log
+	mu     sync.Mutex
+	heard  bool              // the client has sent a request
+	asked  time.Time         // when the last request for permission came or ended; zero if it was withdrawn
+	open   map[*waiting]bool // the requests for permission that wait
+	reason string            // why no permission is given, for the client's log
+}
+
+// waiting is a request for permission.
+type waiting struct {
+	ends      time.Time      // when it is refused
+	until     time.Time      // until when it has permission; zero: it has none
+	permitted chan time.Time // receives until
 }
 
 // New returns a Server.
@@ -67,7 +73,7 @@ func New(o Options) *Server {
 	if o.Answered == nil {
 		o.Answered = func(string) {}
 	}
-	return &Server{Options: o, began: time.Now(), open: map[chan<- time.Time]time.Time{}}
+	return &Server{Options: o, began: time.Now(), open: map[*waiting]bool{}}
 }
 
 // State is what the client asks for.
@@ -75,23 +81,25 @@ type State struct {
 	// Asked reports whether the client wants to reboot the host: it has asked for permission,
 	// and has not withdrawn that.
 	Asked bool
-	// Open reports whether a request for permission waits for its answer.
-	Open bool
 	// Known is false until a client that asked the process before this one must have asked
 	// again.
 	Known bool
+	// Open reports whether a request for permission waits for its answer, and will for some time.
+	Open bool
 }
 
 // State returns what the client asks for now.
 func (s *Server) State() State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	open := len(s.open) > 0
-	return State{
-		Asked: open || !s.asked.IsZero() && time.Since(s.asked) < Withdrawn,
-		Open:  open,
+	state := State{
+		Asked: len(s.open) > 0 || !s.asked.IsZero() && time.Since(s.asked) < Withdrawn,
 		Known: s.heard || time.Since(s.began) >= Withdrawn,
 	}
+	for r := range s.open {
+		state.Open = state.Open || time.Until(r.ends) > endsSoon
+	}
+	return state
 }
 
 // Explain sets why no permission is given at the moment. The client reads it when its request
@@ -102,20 +110,19 @@ func (s *Server) Explain(reason string) {
 	s.reason = reason
 }
 
-// Permit gives permission to the requests that are open, until by at most. The caller has
-// committed to the reboot: from now on the client may reboot the host at any time. permitted is
+// Permit gives permission to the requests that are open. An answer after by is not sent. The caller
+// has committed to the reboot: from now on the client may reboot the host at any time. permitted is
 // false if each open request had permission already.
 func (s *Server) Permit(by time.Time) (permitted bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for c, until := range s.open {
-		if time.Now().Before(until) {
+	for r := range s.open {
+		if time.Now().Before(r.until) {
 			continue
 		}
 		select {
-		case c <- by:
-			s.open[c] = by
-			permitted = true
+		case r.permitted <- by:
+			r.until, permitted = by, true
 		default: // it has not seen the last one yet, which was too late
 		}
 	}
@@ -124,34 +131,37 @@ func (s *Server) Permit(by time.Time) (permitted bool) {
 
 // known reports whether the ID is that of this host's client.
 func (s *Server) known(id string) bool {
-	return s.ID != "" && subtle.ConstantTimeCompare([]byte(id), []byte(s.ID)) == 1
+	return s.ID != "" && id == s.ID
 }
 
 // wait keeps a request for permission open until permission is given, which is the result nil. It
 // refuses after HoldFor, or when ctx ends, or if too many requests are open.
 func (s *Server) wait(ctx context.Context) *refusal {
-	permitted := make(chan time.Time, 1)
+	r := &waiting{ends: time.Now().Add(HoldFor), permitted: make(chan time.Time, 1)}
 	s.mu.Lock()
 	s.asked, s.heard = time.Now(), true
 	full := len(s.open) >= maxOpen
 	if !full {
-		s.open[permitted] = time.Time{}
+		s.open[r] = true
 	}
 	s.mu.Unlock()
 	s.Changed()
 	if full {
 		return &refusal{http.StatusLocked, kindNotYet, fmt.Sprintf("%d requests wait already", maxOpen)}
 	}
-	defer s.ended(permitted)
-	ctx, cancel := context.WithTimeout(ctx, HoldFor)
+	defer s.ended(r)
+	ctx, cancel := context.WithDeadline(ctx, r.ends)
 	defer cancel()
 	for {
 		select {
-		case by := <-permitted:
+		case by := <-r.permitted:
 			if time.Now().Before(by) {
 				return nil
 			}
 		case <-ctx.Done():
+			if len(r.permitted) > 0 {
+				continue // the host counts it as given
+			}
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			return &refusal{http.StatusLocked, kindNotYet, cmp.Or(s.reason, "lockkeeper starts")}
@@ -160,9 +170,9 @@ func (s *Server) wait(ctx context.Context) *refusal {
 }
 
 // ended records that a request for permission does not wait any longer.
-func (s *Server) ended(permitted chan<- time.Time) {
+func (s *Server) ended(r *waiting) {
 	s.mu.Lock()
-	delete(s.open, permitted)
+	delete(s.open, r)
 	if !s.asked.IsZero() {
 		s.asked = time.Now()
 	}

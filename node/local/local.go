@@ -48,8 +48,8 @@ type Status struct {
 	// Metrics says why metrics and health are not served. It is missing if they are served or
 	// switched off.
 	Metrics string `json:"metrics,omitempty"`
-	// FleetLock says why no FleetLock client is answered. It is missing if one is, or if FleetLock
-	// is switched off.
+	// FleetLock says why no client is answered by FleetLock. It is missing if one is, or if that is
+	// switched off.
 	FleetLock string `json:"fleetLock,omitempty"`
 }
 

@@ -3,6 +3,7 @@ package source
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"lockkeeper.dev/lockkeeper/node/hostfs"
@@ -81,6 +82,10 @@ func root(t *testing.T, files map[string]string) string {
 		path = filepath.Join(dir, path)
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			t.Fatal(err)
+		}
+		if to, link := strings.CutPrefix(text, "-> "); link {
+			must(t, os.Symlink(to, path))
+			continue
 		}
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)

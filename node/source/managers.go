@@ -132,7 +132,11 @@ func (m *Managers) find(ctx context.Context) ([]Manager, error) {
 			return nil, err
 		}
 		if !off {
-			active = append(active, Manager{unit, "systemctl mask --now " + unit})
+			name := unit
+			if unit == zincati && m.fleetLock != "" {
+				name += " (its configuration does not have it ask http://" + m.fleetLock + "/ first)"
+			}
+			active = append(active, Manager{name, "systemctl mask --now " + unit})
 		}
 	}
 	apt, err := automaticReboot(r)

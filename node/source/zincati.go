@@ -1,7 +1,11 @@
 package source
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
+	"maps"
+	"os"
 	"path"
 	"slices"
 	"strings"
@@ -19,54 +23,67 @@ var zincatiDirs = []string{"/usr/lib/zincati/config.d", "/run/zincati/config.d",
 
 const maxZincatiFiles = 256
 
-// zincatiConfig is the part of Zincati's configuration that says whether it asks before it reboots.
-type zincatiConfig struct {
-	Updates struct {
-		Enabled   *bool  `toml:"enabled"`
-		Strategy  string `toml:"strategy"`
-		FleetLock struct {
-			BaseURL string `toml:"base_url"`
-		} `toml:"fleet_lock"`
-	} `toml:"updates"`
-}
-
 // asksFirst reports whether Zincati is configured not to reboot this host by itself: its updates
 // are switched off, or it asks for permission at the address, which is that of our FleetLock or "".
 func asksFirst(r hostfs.FS, address string) (bool, error) {
-	files := map[string]string{}
-	for _, dir := range zincatiDirs {
-		names, err := r.Names(dir)
-		if err != nil {
-			return false, fmt.Errorf("Zincati's configuration: %w", err)
-		}
-		for _, name := range names {
-			if strings.HasSuffix(name, ".toml") && !strings.HasPrefix(name, ".") {
-				files[name] = path.Join(dir, name)
-			}
-		}
+	files, err := zincatiFiles(r)
+	if err != nil {
+		return false, fmt.Errorf("Zincati's configuration: %w", err)
 	}
-	if len(files) > maxZincatiFiles {
-		return false, fmt.Errorf("Zincati's configuration: %d files, expected at most %d", len(files), maxZincatiFiles)
-	}
-	var c zincatiConfig
-	names := make([]string, 0, len(files))
-	for name := range files {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	for _, name := range names {
+	var enabled, strategy, url any
+	for _, name := range slices.Sorted(maps.Keys(files)) {
 		text, err := r.Read(files[name])
 		if err != nil {
 			return false, fmt.Errorf("Zincati's configuration: %w", err)
 		}
-		// Each file sets some of the keys, over those of the files before it.
+		// The keys of a struct would match in any case. Zincati's do not.
+		var c map[string]any
 		if _, err := toml.Decode(text, &c); err != nil {
 			return false, fmt.Errorf("Zincati's configuration: %s: %w", files[name], err)
 		}
+		updates, _ := c["updates"].(map[string]any)
+		fleetLock, _ := updates["fleet_lock"].(map[string]any)
+		// Each file sets some of the keys, over those of the files before it.
+		for at, v := range map[*any]any{&enabled: updates["enabled"], &strategy: updates["strategy"], &url: fleetLock["base_url"]} {
+			if v != nil {
+				*at = v
+			}
+		}
 	}
-	if u := &c.Updates; u.Enabled != nil && !*u.Enabled {
-		return true, nil
+	asks := address != "" && strategy == "fleet_lock" && (url == "http://"+address+"/" || url == "http://"+address)
+	return asks || enabled == false, nil
+}
+
+// zincatiFiles returns the paths of the configuration's files by their names, as Zincati finds them: it
+// ignores a link, except that one to /dev/null masks the files of its name in other directories.
+func zincatiFiles(r hostfs.FS) (map[string]string, error) {
+	files := map[string]string{}
+	for _, dir := range zincatiDirs {
+		names, err := r.Names(dir)
+		if err != nil {
+			return nil, err
+		}
+		for _, name := range names {
+			if !strings.HasSuffix(name, ".toml") || strings.HasPrefix(name, ".") {
+				continue
+			}
+			file := path.Join(dir, name)
+			info, err := r.Lstat(file)
+			switch {
+			case errors.Is(err, fs.ErrNotExist): // removed just now
+			case err != nil:
+				return nil, err
+			case info.Mode().IsRegular():
+				files[name] = file
+			case info.Mode().Type() == fs.ModeSymlink:
+				if to, err := r.Readlink(file); err == nil && to == os.DevNull {
+					delete(files, name)
+				}
+			}
+		}
 	}
-	// Zincati joins its paths to the URL, and drops what follows the last slash.
-	return address != "" && c.Updates.Strategy == "fleet_lock" && c.Updates.FleetLock.BaseURL == "http://"+address+"/", nil
+	if len(files) > maxZincatiFiles {
+		return nil, fmt.Errorf("%d files, expected at most %d", len(files), maxZincatiFiles)
+	}
+	return files, nil
 }

@@ -21,8 +21,22 @@ func TestZincati(t *testing.T) {
 		"asks here":                   {files: map[string]string{"etc/zincati/config.d/a.toml": asks}, address: ours, asks: true},
 		"asks here, FleetLock is off": {files: map[string]string{"etc/zincati/config.d/a.toml": asks}},
 		"asks another server":         {files: map[string]string{"etc/zincati/config.d/a.toml": asks}, address: "127.0.0.1:9479"},
-		"without the last slash":      {files: map[string]string{"etc/zincati/config.d/a.toml": strings.Replace(asks, "9478/", "9478", 1)}, address: ours},
-		"updates are off":             {files: map[string]string{"usr/lib/zincati/config.d/90-off.toml": "[updates]\nenabled = false\n"}, asks: true},
+		"without the last slash":      {files: map[string]string{"etc/zincati/config.d/a.toml": strings.Replace(asks, "9478/", "9478", 1)}, address: ours, asks: true},
+		"with a path":                 {files: map[string]string{"etc/zincati/config.d/a.toml": strings.Replace(asks, "9478/", "9478/a/", 1)}, address: ours},
+		"keys of another case":        {files: map[string]string{"etc/zincati/config.d/a.toml": "[Updates]\nEnabled = false\n"}, address: ours},
+		"a link, which Zincati ignores": {files: map[string]string{
+			"etc/mine.toml": asks, "etc/zincati/config.d/a.toml": "-> ../../mine.toml",
+		}, address: ours},
+		"masked": {files: map[string]string{
+			"usr/lib/zincati/config.d/a.toml": "[updates]\nstrategy = \"periodic\"\n", "etc/zincati/config.d/a.toml": "-> /dev/null", "etc/zincati/config.d/b.toml": asks,
+		}, address: ours, asks: true},
+		"a mask that is masked by a file": {files: map[string]string{
+			"run/zincati/config.d/a.toml": "-> /dev/null", "etc/zincati/config.d/a.toml": asks,
+		}, address: ours, asks: true},
+		"a link to nothing, and a directory": {files: map[string]string{
+			"etc/zincati/config.d/a.toml": "-> /nowhere", "etc/zincati/config.d/b.toml/c": "", "etc/zincati/config.d/c.toml": asks,
+		}, address: ours, asks: true},
+		"updates are off": {files: map[string]string{"usr/lib/zincati/config.d/90-off.toml": "[updates]\nenabled = false\n"}, asks: true},
 		"two files": {files: map[string]string{
 			"usr/lib/zincati/config.d/10-a.toml": "[updates]\nstrategy = \"fleet_lock\"\n", "run/zincati/config.d/20-b.toml": "[updates.fleet_lock]\nbase_url = \"http://127.0.0.1:9478/\"\n",
 		}, address: ours, asks: true},

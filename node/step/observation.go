@@ -152,6 +152,8 @@ type Permission struct {
 	// Asked is set from the client's first request until it withdraws it: it reports
 	// steady-state, or does not ask again for some time.
 	Asked bool
+	// Known is set once a client that asked the process before this one must have asked again.
+	Known bool
 	// Open is set while a request waits for its answer. Only then can the client be permitted
 	// anything.
 	Open bool

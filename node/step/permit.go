@@ -6,20 +6,26 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// Since returns what the client asks for, if p is what it has asked this process for. known is
-// false until a client that asked the process before this one must have asked again. Until then,
-// what this boot has published counts.
-func (p Permission) Since(known bool, published *v1alpha1.Host) Permission {
-	if !known && published != nil && v1alpha1.Has(published.Changes, v1alpha1.SourceFleetLock) {
+// Since returns what the client asks for, if p is what it has asked this process for. As long as a
+// client that asked the process before this one need not have asked again, what this boot has
+// published counts.
+func (p Permission) Since(published *v1alpha1.Host) Permission {
+	if !p.Known && published != nil && v1alpha1.Has(published.Changes, v1alpha1.SourceFleetLock) {
 		p.Asked = true
 	}
 	return p
 }
 
-// permits reports whether the host has committed in this turn to let its FleetLock client reboot.
-func (o *Observation) permits() bool {
-	h := Published(&o.Node, o.Self.BootID)
-	return h != nil && h.Permits != "" && h.Permits == o.Node.Turn
+// Permits reports whether the host has committed in this turn, in this boot, to let its FleetLock
+// client reboot. Users of the host were warned before.
+func (o *Observation) Permits() bool {
+	return o.permitted() && o.Node.Host.BootID == o.Self.BootID
+}
+
+// permitted is Permits for any boot of the turn.
+func (o *Observation) permitted() bool {
+	h := o.Node.Host
+	return h != nil && h.NodeUID == o.Node.UID && h.Permits != "" && h.Permits == o.Node.Turn
 }
 
 // permit answers the FleetLock client's request, in a turn that has committed to let it reboot.
@@ -31,7 +37,7 @@ func (o *Observation) permits() bool {
 func (o *Observation) permit() Decision {
 	n := &o.Node
 	wait := func(r v1alpha1.Reason, detail string) Decision {
-		return Decision{Waits: r, Detail: cmp.Or(detail, r.Doc().Means) + "; the FleetLock client may have permission from before, and reboot"}
+		return Decision{Waits: r, Detail: cmp.Or(detail, r.Doc().Means) + mayReboot}
 	}
 	if r, text := o.frozen(); r != "" {
 		return wait(r, text)
@@ -39,8 +45,11 @@ func (o *Observation) permit() Decision {
 	if n.Grant.Drains && !n.Unschedulable {
 		return wait(v1alpha1.ReasonUncordoned, "")
 	}
-	if o.Blocked == v1alpha1.ReasonInhibited { // users were warned before the commit
+	if o.Blocked != "" {
 		return wait(o.Blocked, o.BlockedDetail)
+	}
+	if o.lacksDrain() {
+		return wait(v1alpha1.ReasonPlanChanged, "")
 	}
 	if !o.Permission.Open {
 		return Decision{Waits: v1alpha1.ReasonFleetLock, Detail: "the FleetLock client to reboot this host"}
@@ -51,6 +60,10 @@ func (o *Observation) permit() Decision {
 		return Decision{Do: DoPermit, Detail: "the FleetLock client to reboot this host"}
 	case d.Write != nil:
 		return wait(d.Waits, "") // a refusal
+	case d.Waits != "":
+		d.Detail += mayReboot
 	}
 	return d
 }
+
+const mayReboot = "; the FleetLock client may have permission from before, and reboot"

@@ -144,7 +144,7 @@ func (o *Observation) hostRecord(ack v1alpha1.Ack) v1alpha1.Host {
 	if o.takesPart() {
 		h.TakesPart = o.Node.Turn
 	}
-	if commits := ack.Report == v1alpha1.ReportCommitted && ack.State == v1alpha1.StateRebooting; o.permits() || commits && o.Permission.Asked {
+	if commits := ack.Report == v1alpha1.ReportCommitted && ack.State == v1alpha1.StateRebooting; o.permitted() || commits && o.Permission.Asked {
 		h.Permits = o.Node.Turn
 	}
 	h.HookFailed = o.Hooks.Failed

@@ -21,7 +21,7 @@ func (o *Observation) rebooting() Decision {
 		if d, called := o.rebootCalled(); called {
 			return d
 		}
-		if o.permits() {
+		if o.Permits() {
 			return o.permit()
 		}
 	}
@@ -119,7 +119,8 @@ func (o *Observation) proveHealth() Decision {
 // contains now, it counts as the same change: otherwise it would cause turn after turn.
 func (o *Observation) unchanged() (v1alpha1.Reason, string) {
 	g := o.Node.Grant
-	updates := v1alpha1.Has(g.Changes, v1alpha1.SourceOSUpdate) || o.ImageVersion && v1alpha1.Has(g.Changes, v1alpha1.SourceFleetLock)
+	// A client's update is lost if something else reboots the host.
+	updates := v1alpha1.Has(g.Changes, v1alpha1.SourceOSUpdate) || o.ImageVersion && o.permitted()
 	if updates && g.OSVersion != "" && g.OSVersion == o.Self.OSVersion {
 		return v1alpha1.ReasonNotUpdated, "still " + g.OSVersion
 	}

@@ -105,7 +105,7 @@ func (a *Announcement) Update(o *Observation, d *Decision, open []string, delay 
 		}
 		return w
 	}
-	if n.State == v1alpha1.StateRebooting && o.permits() {
+	if n.State == v1alpha1.StateRebooting && o.Permits() {
 		return Warning{} // the reboot may come at any time, so it is not called off
 	}
 	if a.Turn == "" || announced && n.State == v1alpha1.StateRebooting && (d.Waits == "" || left <= 0) {

@@ -32,10 +32,8 @@ type Reports struct {
 	HookStages []v1alpha1.State
 	HooksRead  bool
 
-	// Permission is what the FleetLock client asks for. PermissionRead is set once the process
-	// has run for long enough to know of a client that asked the process before it.
-	Permission     Permission
-	PermissionRead bool
+	// Permission is what the FleetLock client has asked this process for.
+	Permission Permission
 
 	Policies Policies
 }
@@ -70,13 +68,16 @@ func (o *Observation) Combine(r *Reports) {
 	if n.Request != nil {
 		changes = append(changes, v1alpha1.Change{Source: v1alpha1.SourceRequest})
 	}
-	o.Permission = r.Permission.Since(r.PermissionRead, published)
+	o.Permission = r.Permission.Since(published)
 	if o.Permission.Asked {
 		changes = append(changes, v1alpha1.Change{Source: v1alpha1.SourceFleetLock})
 	}
 	changes = append(changes, r.Files...)
 	match := r.Policies.Match
 	plan := match.Plan(changes)
+	if !v1alpha1.Has(plan.Changes(), v1alpha1.SourceFleetLock) {
+		o.Permission = Permission{} // a rule says that it costs nothing, so the client gets none
+	}
 	s.Changes, s.HeldBack, s.Plan, s.Steps = plan.Changes(), heldBack(&plan), planLines(&plan, n.Request), plan.Actions()
 	s.Wants, s.Drains, s.Veto = plan.Wants, plan.Drains, plan.Veto
 	switch {

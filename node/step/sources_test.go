@@ -57,12 +57,12 @@ func TestCombine(t *testing.T) {
 		"a reboot into a version held back": {reports: func(r *Reports) { r.Engine, r.Sentinels = update("9.1"), []string{"/run/s"} }, wants: "reboot", drains: true,
 			veto: "HeldBack", vetoDetail: "its plan would boot a version that a policy holds back", changes: "Sentinel /run/s"},
 
-		"a FleetLock client": {reports: func(r *Reports) { r.Permission.Asked, r.PermissionRead = true, true }, wants: "reboot", drains: true, changes: "FleetLock"},
+		"a FleetLock client": {reports: func(r *Reports) { r.Permission = Permission{Asked: true, Known: true} }, wants: "reboot", drains: true, changes: "FleetLock"},
 		"a FleetLock client of the process before": {node: func(o *Observation) {
 			published(o)
 			o.Node.Host.Changes = []v1alpha1.Change{{Source: v1alpha1.SourceFleetLock}}
 		}, wants: "reboot", drains: true, changes: "FleetLock"},
-		"a FleetLock client of the process before that has not asked again": {reports: func(r *Reports) { r.PermissionRead = true }, node: func(o *Observation) {
+		"a FleetLock client of the process before that has not asked again": {reports: func(r *Reports) { r.Permission.Known = true }, node: func(o *Observation) {
 			published(o)
 			o.Node.Host.Changes = []v1alpha1.Change{{Source: v1alpha1.SourceFleetLock}}
 		}, wants: "nothing"},

@@ -134,7 +134,7 @@ var ownKeys = []keyDoc{
 		"was taken out: `Detached` or `Unmanaged`", values: "a [reason](reasons.md)", examples: []string{"Window"}},
 	{key: v1alpha1.LabelWants, means: "the strongest action that the host's changes require", values: "`nothing`, `apply`, `drain`, `reboot`", examples: []string{"reboot"}},
 	{key: v1alpha1.LabelOS, means: "the host's OS, for information", values: "`ID` of os-release", examples: []string{"flatcar"}},
-	{key: v1alpha1.LabelOSVersion, means: "its version, for information", values: "`VERSION_ID` of os-release", examples: []string{"4230.1.0"}},
+	{key: v1alpha1.LabelOSVersion, means: "its version, for information", values: "`OSTREE_VERSION` of os-release or, without one, `VERSION_ID`", examples: []string{"4230.1.0"}},
 	{key: v1alpha1.LabelGroup, means: "the update group, for information", values: "`GROUP` of update.conf", examples: []string{"stable"}},
 	{key: v1alpha1.AnnotationHost, means: "what the host reports about itself: boot ID, changes, plan, veto", values: isJSON, examples: []string{
 		v1alpha1.FormatRecord(v1alpha1.Host{Protocol: v1alpha1.Protocol, Version: "v1.0.0", NodeUID: "6f1c", BootID: "b7e2", BootTime: exampleTime, Started: exampleTime,

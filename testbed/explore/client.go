@@ -29,8 +29,8 @@ func (m *model) observeClient(o *step.Observation, k *seen) {
 		return
 	}
 	o.ImageVersion = true
-	asked := step.Permission{Asked: k.asking == askingYes, Open: k.open}
-	o.Permission = asked.Since(k.asking != askingUnknown, step.Published(&o.Node, o.Self.BootID))
+	asked := step.Permission{Asked: k.asking == askingYes, Known: k.asking != askingUnknown, Open: k.open}
+	o.Permission = asked.Since(step.Published(&o.Node, o.Self.BootID))
 }
 
 // clientSteps yields what a host's FleetLock client does. As long as it has an update staged, it asks for permission, again

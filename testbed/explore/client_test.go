@@ -20,13 +20,15 @@ type moment struct {
 // what a FleetLock client does.
 var clientActs = []struct {
 	name string
-	act  []kind // in this order; a kind that is not possible is left out
+	act  []kind // in this order; a kind that is not possible is left out, except the last one of them that is
+	arg  int8
 	in   world
 }{
-	{"asks again", []kind{hangUp, ask, askAgain}, fairWorld},
-	{"withdraws its request", []kind{steady, cancel}, fairWorld},
-	{"reboots without permission", []kind{crash}, fairWorld},
-	{"does not reboot", nil, clientStays},
+	{"asks again", []kind{hangUp, ask, askAgain}, 0, fairWorld},
+	{"withdraws its request", []kind{steady, cancel}, 0, fairWorld},
+	// Whatever else reboots the host, the client's update is lost.
+	{"reboots without permission", []kind{crash}, 1, fairWorld},
+	{"does not reboot", nil, 0, clientStays},
 }
 
 // The outcomes. Written by hand.
@@ -34,7 +36,8 @@ const (
 	goesOn    = "the turn continues: `Done`"
 	noTurn    = "no turn"
 	backedOut = "the turn is backed out: `Cancelled`, `WantGone`"
-	anyBoot   = "the boot counts: `Done`"
+	anyBoot   = "the boot counts: `Done`, although the update is lost"
+	lostBoot  = "the update is lost: `Failed`, `NotUpdated`"
 	slotKept  = "`Overdue`, and the slot is kept, until a person reboots the host"
 	afterward = "the turn ends: `Done`"
 	takesTurn = "a turn, later: `Done`"
@@ -51,8 +54,8 @@ var clientOutcomes = []struct {
 	{moment{name: "draining", state: v1alpha1.StateDraining}, [4]string{goesOn, backedOut, backedOut, notYet}},
 	{moment{name: "before-reboot", state: v1alpha1.StateBeforeReboot}, [4]string{goesOn, backedOut, backedOut, notYet}},
 	{moment{name: "rebooting, before the commit", state: v1alpha1.StateRebooting}, [4]string{goesOn, backedOut, anyBoot, notYet}},
-	{moment{name: "rebooting, after the commit, and before the answer", state: v1alpha1.StateRebooting, committed: true}, [4]string{goesOn, slotKept, anyBoot, slotKept}},
-	{moment{name: "rebooting, after the answer", state: v1alpha1.StateRebooting, committed: true, may: true}, [4]string{goesOn, lateEnd, anyBoot, slotKept}},
+	{moment{name: "rebooting, after the commit, and before the answer", state: v1alpha1.StateRebooting, committed: true}, [4]string{goesOn, slotKept, lostBoot, slotKept}},
+	{moment{name: "rebooting, after the answer", state: v1alpha1.StateRebooting, committed: true, may: true}, [4]string{goesOn, lateEnd, lostBoot, slotKept}},
 	{moment{name: "before-uncordon, after the boot", state: v1alpha1.StateBeforeUncordon}, [4]string{afterward, afterward, afterward, notYet}},
 	{moment{name: "uncordoning", state: v1alpha1.StateUncordoning}, [4]string{afterward, afterward, afterward, notYet}},
 }
@@ -65,7 +68,7 @@ func TestClientOutcomes(t *testing.T) {
 			if row.outcomes[i] == notYet {
 				continue
 			}
-			got, err := clientOutcome(row.moment, act.act, act.in)
+			got, err := clientOutcome(row.moment, act.act, act.arg, act.in)
 			if err != nil {
 				t.Errorf("%s, the client %s: %v", row.name, act.name, err)
 			} else if !strings.Contains(row.outcomes[i], got) {
@@ -77,7 +80,7 @@ func TestClientOutcomes(t *testing.T) {
 
 // clientOutcome runs one of two nodes to the moment, has its client act, and runs on in the world. It returns how the node's turn
 // ends, "Overdue" if it does not, or "no turn".
-func clientOutcome(at moment, acts []kind, in world) (string, error) {
+func clientOutcome(at moment, acts []kind, arg int8, in world) (string, error) {
 	p := newProgress(newModel(Config{Nodes: 2, Budget: 1, Faults: 1, Kinds: allKinds | ofClients, Plan: ByClient, Hooks: true, Stale: 1}))
 	is := func(s *state, i int) bool {
 		o := &p.objects[s.n[i].api]
@@ -98,14 +101,19 @@ func clientOutcome(at moment, acts []kind, in world) (string, error) {
 		}
 	}
 	s.faults = 9
+	acted := len(acts) == 0 || at.state == v1alpha1.StateBeforeUncordon || at.state == v1alpha1.StateUncordoning // in the new boot
 	for _, kind := range acts {
 		done := false
 		was := s
 		p.next(&was, func(e *event, to *state) {
-			if !done && e.action.kind == kind && e.node == node && e.action.arg == 0 {
+			if !done && e.action.kind == kind && e.node == node && e.action.arg == arg {
 				done, s = true, p.tidy(*to)
 			}
 		})
+		acted = acted || done
+	}
+	if !acted {
+		return "", fmt.Errorf("no step does that")
 	}
 	return p.turnEnds(in, s, node)
 }

@@ -65,6 +65,7 @@ func bounds() []Config {
 			{Nodes: 2, Faults: 1, Kinds: kindsOf(crashLeader, takeOver), Blackouts: true},
 			{Nodes: 1, Faults: 1, Kinds: allKinds, Blackouts: true, OnClose: true},
 			{Nodes: 1, Faults: 2, Kinds: clients, Plan: ByClient},
+			{Nodes: 1, Faults: 2, Kinds: ofClients | kindsOf(request, withdraw), Plan: ByClient},
 			{Nodes: 2, Faults: 1, Kinds: kindsOf(crashLeader, takeOver, loseWrite), Plan: ByClient},
 		}...)
 	}
@@ -104,6 +105,7 @@ func bounds() []Config {
 			{Nodes: 1, Faults: 2, Kinds: allKinds | ofClients, Plan: ByClient},
 			{Nodes: 2, Faults: 1, Kinds: allKinds | ofClients, Plan: ByClient},
 			{Nodes: 1, Faults: 3, Kinds: clients, Plan: ByClient},
+			{Nodes: 1, Faults: 3, Kinds: ofClients | kindsOf(request, withdraw, crash, killProcess), Plan: ByClient},
 		}...)
 	}
 	for i := range all {

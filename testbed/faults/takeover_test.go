@@ -48,6 +48,9 @@ func TestKilledLeaders(t *testing.T) {
 	updates := -1             // the last one that was staged
 	for uint64(len(took)) < kills {
 		if update := len(took) / 4; update > updates {
+			if updates >= 0 {
+				s.Must(s.Fleet.WaitUpdated(s.Within(2*rig.Rolled), fmt.Sprintf("5.%d.0", updates)))
+			}
 			updates = update
 			s.Must(s.Fleet.StageUpdate(fmt.Sprintf("5.%d.0", updates)))
 		}

@@ -168,8 +168,9 @@ func (s *clientScene) mayReboot(turnID string) {
 func TestFleetLockTurns(t *testing.T) {
 	t.Parallel()
 	const name = "node-2"
-	o := options(2, "{rollout: {settle: 1s, maxFailed: 10}, timeouts: {rebooting: 6s}}")
+	o := options(2, "{rollout: {settle: 1s, maxFailed: 10}, timeouts: {rebooting: 10s}}")
 	o.Fleet.Coordinators = 1
+	config("reboot", "session_delay", 2*time.Second)(&o)
 	client := withClient(t, name, &o)
 	s := &clientScene{scene: &scene{Scene: rig.Play(t, pool.Take(t), o)}, name: name, client: client}
 	s.watcher = s.watch()
@@ -206,11 +207,13 @@ func TestFleetLockTurns(t *testing.T) {
 	s.ended(name, v1alpha1.ResultDone, "")
 
 	t.Log("permission, and the client does not reboot")
+	s.Must(h.Logind().SetSessions(simhost.Session{ID: "1", User: "ada", TTY: "tty1"}))
 	asked = s.ask(t.Context())
 	n := s.Reaches(name, v1alpha1.StateRebooting)
+	s.Reports(name, "Sessions", rig.Soon) // the user is warned, once
 	s.permitted(asked)
 	s.mayReboot(n.Turn)
-	s.permitted(s.ask(t.Context())) // it asks again
+	s.permitted(s.ask(t.Context())) // it asks again, because the user is logged in
 	s.steady()                      // a restart of its service
 	s.Held(name, v1alpha1.ReasonOverdue)
 	s.mayReboot(n.Turn)
