@@ -134,7 +134,7 @@ func TestDefaultPolicy(t *testing.T) {
 	for _, r := range p.Rules {
 		rules = append(rules, fmt.Sprint(policy.Key(&r), " ", r.Actions))
 	}
-	if want := []string{"OSUpdate [Reboot]", "Sentinel [Reboot]", "Request [Reboot]"}; !slices.Equal(rules, want) || len(p.Problems) > 0 {
+	if want := []string{"OSUpdate [Reboot]", "Sentinel [Reboot]", "Request [Reboot]", "FleetLock [Reboot]"}; !slices.Equal(rules, want) || len(p.Problems) > 0 {
 		t.Errorf("rules %v, problems %v", rules, p.Problems)
 	}
 	if p.Priority != v1alpha1.MinPriority || !p.Selects(nil) || p.MaxUnavailable.String() != "1" || p.Observe || p.Paused {

@@ -84,9 +84,10 @@ var refusals = slices.Concat([]refused{
 	{spec: `nodeSelector: {matchExpressions: [{key: pool, operator: Is, values: [a]}]}`, field: "spec.nodeSelector", says: wantSelector},
 
 	// Rules.
-	{spec: `rules: [{source: Rumour, actions: [{type: Reboot}]}]`, field: "spec.rules[0].source", says: `supported values: "OSUpdate", "Sentinel", "File", "Unit", "Request"`},
+	{spec: `rules: [{source: Rumour, actions: [{type: Reboot}]}]`, field: "spec.rules[0].source", says: `supported values: "OSUpdate", "Sentinel", "File", "Unit", "Request", "FleetLock"`},
 	{spec: `rules: [{source: OSUpdate, actions: []}]`, field: "spec.rules[0].actions", says: "empty; expected at least one action: a change that is to cost nothing has None"},
 	{spec: `rules: [{source: OSUpdate, actions: [{type: None}, {type: Reboot}]}]`, field: "spec.rules[0].actions", says: "None is listed with other actions; expected None alone", code: "spec.rules[0].actions[0]"},
+	{spec: `rules: [{source: FleetLock, actions: [{type: Drain}]}]`, field: "spec.rules[0].actions", says: "no Reboot; expected Reboot in a rule for FleetLock, since its client reboots the host; or None, which gives it no permission"},
 	{spec: `rules: [{source: OSUpdate, actions: [{type: Explode}]}]`, field: "spec.rules[0].actions[0].type", says: `supported values: "None", "Drain", "DaemonReload", "Reload", "Restart", "Reboot"`},
 	{spec: `rules: [{source: OSUpdate, actions: [{type: Reload}]}]`, field: "spec.rules[0].actions[0].unit", says: "missing; expected the full name of the unit to reload or restart"},
 	{spec: `rules: [{source: OSUpdate, actions: [{type: Restart}]}]`, field: "spec.rules[0].actions[0].unit", says: "missing; expected the full name of the unit to reload or restart"},

@@ -99,7 +99,7 @@ func rules(t *testing.T) []rule {
 		{"lockkeeper-policies", "", "spec.nodeSelector has values that no label can have: a b; expected", admin, createPolicyAs("mine", `{"nodeSelector":{"matchLabels":{"pool":"a b"}}}`)},
 		{"lockkeeper-policies", "", "writing or deleting a policy without rulesOnly needs the verb rollout", tess, createPolicyAs("mine", `{"priority":-10}`)},
 		{"lockkeeper-policies", "", "a policy with rulesOnly and a priority of 0 or more needs the verb rollout", tess, deletePolicyAs("ranked")},
-		{"lockkeeper-policies", "", "rules for OSUpdate, Sentinel and Request need the verb rollout", tess, deletePolicyAs("held-back")},
+		{"lockkeeper-policies", "", "rules for OSUpdate, Sentinel, Request and FleetLock need the verb rollout", tess, deletePolicyAs("held-back")},
 
 		{"lockkeeper-coordinator-token", "is-the-coordinator", "the coordinator's token is valid for at most 365 days", admin, mint("default", 2*v1alpha1.MaxTokenLifetime)},
 		{"lockkeeper-coordinator-token", "", "the coordinator's token is valid for at most 365 days", leader, mint(v1alpha1.CoordinatorServiceAccount, v1alpha1.MaxTokenLifetime+time.Second)},
