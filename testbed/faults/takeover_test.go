@@ -29,7 +29,7 @@ func TestKilledLeaders(t *testing.T) {
 	t.Parallel()
 	seed, kills := rig.Number(t, "LOCKKEEPER_SEED", leaderKillSeed), rig.Number(t, "LOCKKEEPER_SOAK", leaderKills)
 	s := rig.Play(t, pool.Take(t), rig.Options{
-		Policy: "rollout: {settle: 1s}",
+		Policy: "rollout: {settle: 1s, maxTurnsPerDay: 48}",
 		Fleet: simhost.FleetOptions{
 			Hosts: 3, Coordinators: 2,
 			Host: simhost.Options{
