@@ -406,17 +406,17 @@ func describeWrite(t *testing.T, o *Observation, w *Write) []string {
 			h.Drains != o.Sources.Drains || h.HookFailed != o.Hooks.Failed || h.Veto != o.Veto || h.Protocol != v1alpha1.Protocol || h.Managed != o.managed() {
 			t.Errorf("host %s: %v", s, err)
 		}
-		text := ""
+		var text strings.Builder
 		for _, part := range []struct{ turn, name string }{{h.TakesPart, "takes-part"}, {h.Permits, "permits"}} {
 			switch part.turn {
 			case "":
 			case o.Node.Turn:
-				text += " " + part.name
+				text.WriteString(" " + part.name)
 			default:
-				text += " " + part.name + " in " + part.turn
+				text.WriteString(" " + part.name + " in " + part.turn)
 			}
 		}
-		return text
+		return text.String()
 	})
 	take(w.Labels, v1alpha1.LabelOS, "os", plain)
 	if known := len(out); known != len(w.Labels)+len(w.Annotations)+len([]*bool{w.Unschedulable})-map[bool]int{true: 1}[w.Unschedulable == nil] {

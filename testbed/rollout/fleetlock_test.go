@@ -220,7 +220,7 @@ func TestFleetLockTurns(t *testing.T) {
 	h.StopLockkeeper()
 	s.Must(h.StartLockkeeper())
 	s.Eventually("the next process to serve FleetLock", func(ctx context.Context) (bool, error) {
-		conn, err := new(net.Dialer).DialContext(ctx, "tcp", strings.Trim(client.BaseURL, "http:/"))
+		conn, err := new(net.Dialer).DialContext(ctx, "tcp", strings.Trim(strings.TrimPrefix(client.BaseURL, "http://"), "/"))
 		if err != nil {
 			return false, err
 		}
