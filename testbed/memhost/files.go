@@ -57,13 +57,19 @@ func (h *Host) writeBootFiles(bootID, version string) error {
 			return err
 		}
 	}
-	for name, text := range map[string]string{
+	files := map[string]string{
 		"proc/sys/kernel/random/boot_id": bootID + "\n",
 		"proc/uptime":                    "0.00 0.00\n",
-		"etc/os-release": fmt.Sprintf("NAME=\"Flatcar Container Linux by Kinvolk\"\nID=flatcar\nID_LIKE=coreos\nVERSION=%s\nVERSION_ID=%s\n"+
-			"PRETTY_NAME=\"Flatcar Container Linux by Kinvolk %s (Oklo)\"\n", version, version, version),
-		"usr/share/flatcar/update.conf": "SERVER=https://public.update.flatcar-linux.net/v1/update/\nGROUP=stable\n",
-	} {
+	}
+	if h.o.CoreOS {
+		files["etc/os-release"] = fmt.Sprintf("NAME=\"Fedora Linux\"\nID=fedora\nVERSION=\"44.%s (CoreOS)\"\nVERSION_ID=44\n"+
+			"VARIANT_ID=coreos\nOSTREE_VERSION='%s'\n", version, version)
+	} else {
+		files["etc/os-release"] = fmt.Sprintf("NAME=\"Flatcar Container Linux by Kinvolk\"\nID=flatcar\nID_LIKE=coreos\nVERSION=%s\nVERSION_ID=%s\n"+
+			"PRETTY_NAME=\"Flatcar Container Linux by Kinvolk %s (Oklo)\"\n", version, version, version)
+		files["usr/share/flatcar/update.conf"] = "SERVER=https://public.update.flatcar-linux.net/v1/update/\nGROUP=stable\n"
+	}
+	for name, text := range files {
 		if err := h.WriteFile(name, text); err != nil {
 			return err
 		}

@@ -57,6 +57,9 @@ type Options struct {
 	InhibitDelayMax time.Duration
 	// WithoutEngine leaves update_engine off the bus, as with /usr/.noupdate, until the test starts it.
 	WithoutEngine bool
+	// CoreOS has the host run Fedora CoreOS, whose os-release names its image by OSTREE_VERSION, and not Flatcar. It has no
+	// update_engine: see [Host.StageNext].
+	CoreOS bool
 
 	// Event, if set, is called with each event of the host, from several goroutines. logind waits for the end of the call before
 	// it answers and before the shutdown begins. Event may call the host's methods, except Boot, StopBus and StartBus.
@@ -185,7 +188,7 @@ func (h *Host) powerOn(a *attempt) (b *boot, version string, err error) {
 	h.boots++
 	h.mu.Unlock()
 	h.units.reset(b)
-	if err := h.start(b, !h.o.WithoutEngine, !h.logind.removed.Load()); err != nil {
+	if err := h.start(b, !h.o.WithoutEngine && !h.o.CoreOS, !h.logind.removed.Load()); err != nil {
 		h.down(b)
 		return nil, "", err
 	}
@@ -219,6 +222,13 @@ func (h *Host) start(b *boot, withEngine, withLogind bool) error {
 		return h.engine.Start()
 	}
 	return nil
+}
+
+// StageNext sets the version of the next boot, as a program does that updates the host without update_engine.
+func (h *Host) StageNext(version string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.staged = version
 }
 
 // Crash cuts the power: the bus and the services are gone at once, and a Boot that runs fails. The staged version is still

@@ -102,6 +102,13 @@ func (l *Logind) SetSessions(sessions ...Session) {
 	}
 }
 
+// Sessions returns the login sessions.
+func (l *Logind) Sessions() []Session {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Collect(maps.Values(l.sessions))
+}
+
 func sessionPath(id string) dbus.ObjectPath {
 	return loginPath + "/session/_" + dbus.ObjectPath(fmt.Sprintf("%x", id))
 }

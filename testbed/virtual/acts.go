@@ -77,6 +77,13 @@ var acts = map[Kind]act{
 		begin: func(e *executor, f Fault) { e.fleet.Inhibit(f.On) },
 		end:   func(e *executor, f Fault) { e.fleet.EndInhibit(f.On) },
 	},
+	kindClientRestart: {begin: func(e *executor, f Fault) { e.fleet.RestartClient(f.On) }},
+	kindClientHangUp:  {begin: func(e *executor, f Fault) { e.fleet.HangUp(f.On) }},
+	kindClientStop: {
+		begin: func(e *executor, f Fault) { e.fleet.StopClient(f.On, clientMode(f.Mode)) },
+		end:   func(e *executor, f Fault) { e.fleet.StartClient(f.On, clientMode(f.Mode)) },
+		what:  func(f Fault) string { return f.Mode },
+	},
 	kindSession: {
 		begin: func(e *executor, f Fault) { e.fleet.LogIn(f.On) },
 		end:   func(e *executor, f Fault) { e.fleet.LogOut(f.On) },

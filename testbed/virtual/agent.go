@@ -25,14 +25,16 @@ import (
 type agentRun struct {
 	m      *Machine
 	root   string
+	ctx    context.Context // ends when the process is told to stop
 	cancel context.CancelFunc
 	done   chan struct{}
 
-	mu    sync.Mutex
-	dead  bool
-	conns []net.Conn
-	links []*Transport // to the API server, and bus
-	bus   *Transport   // carries no requests; the connections to the bus are frozen and severed with it
+	mu     sync.Mutex
+	dead   bool
+	conns  []net.Conn
+	links  []*Transport // to the API server, and bus
+	serves http.Handler // answers the FleetLock client; nil: it does not listen
+	bus    *Transport   // carries no requests; the connections to the bus are frozen and severed with it
 }
 
 // startAgent starts lockkeeper, unless it runs.
@@ -94,7 +96,7 @@ func (m *Machine) startLocked() {
 	for _, dir := range []string{local.Dir, node.StateDir} { // the unit's RuntimeDirectory= and StateDirectory=
 		m.f.must(os.MkdirAll(filepath.Join(a.root, dir), 0o755))
 	}
-	toml := "log_level = \"" + m.f.logLevel() + "\"\n[metrics]\nlisten = \"\"\n" +
+	toml := "log_level = \"" + m.f.logLevel() + "\"\n[metrics]\nlisten = \"\"\n" + m.fleetLockConfig() +
 		fmt.Sprintf("[coordinator]\nkubeconfig = %q\n", filepath.Join(a.root, "etc/lockkeeper/coordinator.kubeconfig")) + m.f.opts.Config
 	m.f.must(m.mem.WriteFile("etc/lockkeeper/lockkeeper.toml", toml))
 	m.f.must(m.mem.WriteUptime())
@@ -104,18 +106,18 @@ func (m *Machine) startLocked() {
 	cfg, _, err := load()
 	m.f.must(err)
 	level := new(slog.LevelVar)
-	var ctx context.Context
-	ctx, a.cancel = context.WithCancel(context.Background())
+	a.ctx, a.cancel = context.WithCancel(context.Background())
 	m.agents = append(m.agents, a)
 	o := agent.Options{
 		Version: "v1", Load: load, Root: a.root, StateDir: filepath.Join(a.root, local.Dir),
 		Log: systemd.NewLogger(&lines{a: a, m: m}, level), Level: level,
 		Bus:       &systemd.Bus{Dial: a.dial},
 		Transport: a.transport,
+		FleetLock: a.serve,
 	}
 	go func() {
 		defer close(a.done)
-		if err := agent.Run(ctx, cfg, o); err != nil && !a.killed() {
+		if err := agent.Run(a.ctx, cfg, o); err != nil && !a.killed() {
 			m.f.problem("%s: lockkeeper exited: %v", m.name, err)
 		}
 	}()

@@ -60,3 +60,44 @@ func (g *generator) aimed() (faults []Fault) {
 		}
 	}
 }
+
+// classesOfClients are more events: a host's FleetLock client asks for permission, and lockkeeper gives it, before the client has the answer.
+var classesOfClients = []class{{eventAsks, 8}, {eventPermitted, 2}}
+
+// minOfClients and maxOfClients are how many more faults happen around the FleetLock clients of a fleet that has some.
+const minOfClients, maxOfClients = 10, 80
+
+// kindsAtPermission are what makes a difference next to a permission: what may take the turn away, ends a process, or delays the client.
+var kindsAtPermission = []Kind{
+	kindSession, kindSession, kindInhibit, kindLogind, kindUncordon, kindIntent, kindIntent, kindStop, kindReplaceNode, kindWithdraw, kindPolicy,
+	kindKill, kindRestart, kindFreeze, kindCutOff, kindCrash,
+}
+
+// ofClients returns what happens to FleetLock clients, and to their hosts and the cluster when a client asks or has just been given permission.
+// Often the client does not receive that permission, and asks again.
+func (g *generator) ofClients() (faults []Fault) {
+	c := &generator{g.Rand, g.shape, weights(func(k kind) bool { return k.client })}
+	for n := logUniform(g.Rand, minOfClients, maxOfClients); float64(len(faults)) < n; {
+		if g.IntN(2) == 0 {
+			faults = append(faults, c.fault())
+			continue
+		}
+		k := pick(g.Rand, kindsAtPermission)
+		f := (&generator{g.Rand, g.shape, []Kind{k}}).fault()
+		of := pick(g.Rand, classesOfClients)
+		f.At = Trigger{Process: pick(g.Rand, g.shape.Clients), Class: of.name, N: 1 + g.IntN(of.often)}
+		if g.IntN(2) == 0 {
+			f.At.After = g.duration(time.Millisecond, time.Minute)
+		}
+		if f.On != "" {
+			f.On = f.At.Process
+		}
+		faults = append(faults, f)
+		if g.IntN(2) == 0 {
+			faults = append(faults, Fault{
+				At: Trigger{Process: f.At.Process, Class: eventPermitted, N: f.At.N}, Kind: kindClientHangUp, On: f.At.Process,
+			})
+		}
+	}
+	return faults
+}

@@ -22,7 +22,7 @@ import (
 // credential. With more attackers, little would be left that docs/security.md promises. The host that lies is not the only one that may
 // coordinate: without its process there would be no coordinator.
 func hostilePlan(seed uint64, s Shape) Plan {
-	s.Hostile = true
+	s.Hostile, s.Clients = true, nil
 	p := NewPlan(seed, s)
 	hosts := s.Hosts
 	if len(s.Coordinators) == 1 {
@@ -104,10 +104,11 @@ func (f *Fleet) finish(seed uint64) string {
 	return ""
 }
 
-// quietPeriod is [QuietPeriod] of so many of the fleet's hosts.
+// quietPeriod is [QuietPeriod] of so many of the fleet's hosts, and half an hour for each FleetLock client, which asks every five minutes and
+// lets a request wait for 25.
 func (f *Fleet) quietPeriod(hosts int) time.Duration {
 	spec := f.opts.spec()
-	return QuietPeriod(&spec, hosts)
+	return QuietPeriod(&spec, hosts) + time.Duration(len(f.opts.Clients))*30*time.Minute
 }
 
 func (f *Fleet) stageAll(version string) {

@@ -8,5 +8,8 @@
 // agent is cut off from everything before its context ends), and inotify (files are read at intervals). A paused process
 // is one whose requests, answers and D-Bus messages wait; its timers go on.
 //
+// On some hosts of some seeds, a FleetLock client reboots the host: Zincati (package zincati), which reaches the agent through an in-memory
+// transport.
+//
 // The referee's rules judge every write, and at the end of a run every node must have its update.
 package virtual

@@ -50,6 +50,10 @@ type Options struct {
 	Blackout span
 	// Blocks are the pods that the policy blocks.
 	Blocks blockRules
+	// Clients are the hosts, counted from 0, that a FleetLock client updates and reboots, and not update_engine and lockkeeper.
+	Clients []int
+	// ClientsAsk is how often a client asks again after a refusal; 0: as often as Zincati.
+	ClientsAsk time.Duration
 	// Config is added to each host's lockkeeper.toml.
 	Config string
 	// Lag is the longest delay that the run's own faults may cause; see [referee.Options].
@@ -254,10 +258,13 @@ func (f *Fleet) createPolicy() {
 	f.must(err)
 	p := &v1alpha1.DisruptionPolicy{Spec: f.opts.spec()}
 	p.Name, p.Spec.Priority = v1alpha1.DefaultPolicyName, v1alpha1.MinPriority
+	policies := []*v1alpha1.DisruptionPolicy{p}
 	if f.opts.Canary > 0 {
-		f.must(kinds.Post().Resource("disruptionpolicies").Body(f.splitCanary(p)).Do(f.ctx).Error())
+		policies = append(policies, f.splitCanary(p)) // after p, which has the total of both
 	}
-	f.must(kinds.Post().Resource("disruptionpolicies").Body(p).Do(f.ctx).Error())
+	for _, p := range policies {
+		f.must(kinds.Post().Resource("disruptionpolicies").Body(p).Do(f.ctx).Error())
+	}
 }
 
 // rewind sets the store back, and the judge with it.
@@ -270,7 +277,8 @@ func (f *Fleet) rewind(s *apiserver.Snapshot) {
 	f.restoredExclusions()
 	f.restoredBlocks()
 	for _, m := range f.hosts {
-		m.forgetHooks()
+		m.restoredHooks()
+		m.judgePermission(f.Node(m.name), true)
 	}
 	f.Judge.Rewind(time.Now(), func() {
 		var rev int64 // of no write
@@ -313,6 +321,7 @@ func (f *Fleet) wrote(w apiserver.Write) {
 		}
 		if m := f.machine(w.Name); m != nil {
 			m.judge(obj)
+			m.judgePermission(obj, f.excuse(&w) != "")
 		}
 	case "disruptionpolicies":
 		if w.Object != nil && w.Name != canaryPolicy { // of this one, the other one's total is the limit

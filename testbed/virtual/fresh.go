@@ -115,7 +115,7 @@ func (m *Machine) delayed(t membus.Transit) membus.Verdict {
 		if method != "StartUnit" { // of the hooks
 			m.applies("it calls " + method)
 		}
-	case t.Method == rebootCall:
+	case t.Method == rebootCall && !m.callsReboot(t.Conn):
 		m.mu.Lock()
 		m.reads.calls[memhost.RebootFrom(t.Conn, t.Serial)] = time.Now()
 		m.mu.Unlock()
@@ -125,6 +125,9 @@ func (m *Machine) delayed(t membus.Transit) membus.Verdict {
 
 // happened takes an event of the host.
 func (m *Machine) happened(ev referee.HostEvent) {
+	if ev.Kind == referee.RebootCalled {
+		ev = m.judgeCaller(ev)
+	}
 	if ev.Kind == referee.RebootCalled {
 		m.mu.Lock()
 		sent, known := m.reads.calls[ev.Detail]

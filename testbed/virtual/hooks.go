@@ -76,14 +76,19 @@ func (m *Machine) hookBegan(stage v1alpha1.State, r memhost.Run) {
 	if obj := m.f.Node(m.name); obj != nil {
 		during = obj.Annotations[v1alpha1.AnnotationTurn]
 	}
+	m.f.mu.Lock()
+	rewound := m.f.rewound
+	m.f.mu.Unlock()
 	m.mu.Lock()
 	if !m.hooks.part && m.f.attacks().Thief {
 		defer m.f.problem("Hooks: %s wants nothing in the turn %q, and %s runs", m.name, m.hooks.turn, r.Unit)
 	}
 	m.hooks.running[stage], m.hooks.began[stage] = true, during
-	if stage == v1alpha1.StateBeforeUncordon {
+	switch {
+	case stage == v1alpha1.StateBeforeUncordon:
 		m.hooks.undoing = true
-	} else {
+	case !rewound.IsZero() && time.Since(rewound) <= mostAge: // the host has read what is gone
+	default:
 		m.hooks.undo, m.hooks.undoing = r.Unit+" ran", false
 	}
 	m.mu.Unlock()
@@ -130,6 +135,20 @@ func (m *Machine) forgetHooks() {
 	defer m.mu.Unlock()
 	m.hooks.undo = ""
 	clear(m.hooks.running)
+}
+
+// restoredHooks forgets what hook units have done in a store that was set back. A host that has read its Node just before may still
+// begin a unit for the state that the Node is no longer in, so the state is the one that the store has again.
+func (m *Machine) restoredHooks() {
+	m.forgetHooks()
+	obj, _ := m.f.Server.Get("nodes", "", m.name).(*corev1.Node)
+	if obj == nil {
+		return
+	}
+	n := turn.FromNode(obj)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.hooks.state = n.State
 }
 
 // followTurn records whether the host takes part in the turn that the Node is in. In a store that was set back, it may have taken part before.

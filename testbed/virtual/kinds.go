@@ -50,6 +50,11 @@ const (
 	kindUnit          Kind = "unit" // the starts of a unit fail or hang
 	kindSentinel      Kind = "sentinel"
 
+	// To a host's FleetLock client.
+	kindClientRestart Kind = "client-restart"
+	kindClientHangUp  Kind = "client-hang-up" // after permission, its answer is lost
+	kindClientStop    Kind = "client-stop"
+
 	// To the API server.
 	kindOutage     Kind = "outage"
 	kindClock      Kind = "clock"
@@ -84,6 +89,7 @@ type kind struct {
 	request     bool          // it happens to a request
 	cluster     bool          // it happens to no one host
 	hostile     bool          // only in plans with attackers
+	client      bool          // only on hosts with a FleetLock client
 	versioned   bool          // Mode is an OS version
 	own         bool          // a request that triggers it is one of the same host's
 	classes     []class       // what may trigger it; nil: any request or event, or a time
@@ -152,6 +158,13 @@ var kinds = map[Kind]kind{
 
 	kindUnit:     {weight: 8, own: true, classes: classesOfStages, modes: unitModes(), least: 5 * time.Second, most: 20 * time.Minute},
 	kindSentinel: {weight: 3, modes: []string{"removed", "stays"}, least: time.Second, most: 10 * time.Minute},
+
+	kindClientRestart: {weight: 3, client: true, own: true, classes: classesOfClients},
+	kindClientHangUp:  {weight: 3, client: true, own: true, classes: classesOfClients},
+	kindClientStop: {
+		weight: 4, client: true, own: true, classes: classesOfClients,
+		modes: []string{string(clientStopped), string(clientSuspended), string(clientByHand)}, least: 10 * time.Second, most: 30 * time.Minute,
+	},
 
 	kindOutage:     {weight: 3, cluster: true, modes: []string{modeError, modeSilent}, least: time.Second, most: 3 * time.Minute},
 	kindClock:      {weight: 2, cluster: true, modes: []string{"3s", "-3s", "29s", "-29s", "40s", "-40s", "1h", "-1h"}, least: time.Second, most: 5 * time.Minute},

@@ -3,6 +3,7 @@ package virtual
 import (
 	"fmt"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -37,6 +38,7 @@ type Machine struct {
 	waits    time.Time // since when its Node waits for a turn and does not say why; zero: it does not
 	// uninhibit releases the inhibitor that [Fleet.Inhibit] holds.
 	uninhibit func()
+	client    *client // nil: update_engine updates the host
 }
 
 const (
@@ -52,7 +54,8 @@ func (f *Fleet) newMachine(i int) *Machine {
 	m.reads.calls = map[string]time.Time{}
 	m.mem = memhost.New(memhost.Options{
 		Name: m.name, Root: m.root, ShutdownTakes: shutdownTakes, Event: m.happened, Fault: m.delayed,
-		Stopping: func() { f.tasks.Go(func() { m.stopAgents(agentStop) }) },
+		CoreOS:   slices.Contains(f.opts.Clients, i),
+		Stopping: func() { f.tasks.Go(func() { m.stopAgents(agentStop) }); f.tasks.Go(m.stopClient) },
 		Rebooted: func(string) { f.tasks.Go(m.reboot) },
 	})
 	const kubeconfig = `apiVersion: v1
@@ -62,6 +65,9 @@ users: [{name: u, user: {token: %s}}]
 contexts: [{name: c, context: {cluster: c, user: u}}]
 current-context: c
 `
+	if slices.Contains(f.opts.Clients, i) {
+		m.addClient()
+	}
 	m.defineHooks()
 	m.defineService()
 	f.must(m.mem.WriteFile("etc/kubernetes/kubelet.conf", fmt.Sprintf(kubeconfig, "host")))
@@ -80,6 +86,7 @@ func (m *Machine) powerOn(agent bool) {
 	m.service.started(m.files())
 	m.kubelet = m.f.startKubelet(m)
 	m.mu.Unlock()
+	m.startClient()
 	if agent {
 		m.startAgent()
 	}
@@ -87,6 +94,7 @@ func (m *Machine) powerOn(agent bool) {
 
 // reboot ends the boot as systemd does, and boots again.
 func (m *Machine) reboot() {
+	m.applyStaged()
 	m.powerOff()
 	if pause(m.f.ctx, bootTakes) == nil {
 		m.powerOn(true)
@@ -105,6 +113,7 @@ func (m *Machine) powerOff() {
 	if k != nil {
 		k.stop()
 	}
+	m.endClient()
 	m.mem.Crash()
 }
 
@@ -131,8 +140,12 @@ func (m *Machine) bootAfterCrash() {
 	}
 }
 
-// stage has the update engine stage a version, unless one is staged.
+// stage has the update engine, or the host's client, stage a version, unless one is staged.
 func (m *Machine) stage(version string) {
+	if m.client != nil {
+		m.offer(version)
+		return
+	}
 	if err := m.mem.Engine().Stage(version); err == nil {
 		m.mu.Lock()
 		m.expected = version
@@ -140,8 +153,12 @@ func (m *Machine) stage(version string) {
 	}
 }
 
-// withdraw has the update engine drop what is staged. The next boot still boots it.
+// withdraw has the update engine drop what is staged. The next boot still boots it, except on a host with a client.
 func (m *Machine) withdraw() {
+	if m.client != nil {
+		m.cleanUp()
+		return
+	}
 	if err := m.mem.Engine().Reset(); err == nil {
 		m.mu.Lock()
 		m.expected = ""

@@ -223,7 +223,9 @@ type Shape struct {
 	Hosts []string
 	// Coordinators are those of the hosts that stand for election.
 	Coordinators []string
-	Length       time.Duration
+	// Clients are those of the hosts that have a FleetLock client.
+	Clients []string
+	Length  time.Duration
 	// Versions are the OS versions that update engines stage, in order; the fleet stages the first one. At least one.
 	Versions []string
 	// Hostile allows hosts that lie and a thief with the coordinator's credential.
@@ -236,7 +238,7 @@ const minFaults, maxFaults, mostAtOnce = 100, 1200, 6
 
 // NewPlan makes a plan from a seed. The same seed and shape make the same plan.
 func NewPlan(seed uint64, s Shape) Plan {
-	g := &generator{rand.New(rand.NewPCG(seed, 0x6c6f636b)), s, weights(s.Hostile)}
+	g := &generator{rand.New(rand.NewPCG(seed, 0x6c6f636b)), s, weights(func(k kind) bool { return !k.client && (s.Hostile || !k.hostile) })}
 	p := Plan{Seed: seed, Length: s.Length}
 	for n := logUniform(g.Rand, minFaults, maxFaults); float64(len(p.Faults)) < n; {
 		switch k := g.IntN(16); {
@@ -247,6 +249,9 @@ func NewPlan(seed uint64, s Shape) Plan {
 		default:
 			p.Faults = append(p.Faults, g.fault())
 		}
+	}
+	if len(s.Clients) > 0 {
+		p.Faults = append(p.Faults, g.ofClients()...)
 	}
 	slices.SortStableFunc(p.Faults, func(a, b Fault) int { return cmp.Compare(a.At.time(), b.At.time()) })
 	return p
@@ -266,15 +271,13 @@ type generator struct {
 	weights []Kind
 }
 
-// weights returns each kind as often as its weight says.
-func weights(hostile bool) []Kind {
+// weights returns each kind that fits as often as its weight says.
+func weights(fits func(kind) bool) []Kind {
 	var all []Kind
 	for _, k := range kindNames() {
-		s := kinds[k]
-		if s.hostile && !hostile {
-			continue
+		if s := kinds[k]; fits(s) {
+			all = append(all, slices.Repeat([]Kind{k}, s.weight)...)
 		}
-		all = append(all, slices.Repeat([]Kind{k}, s.weight)...)
 	}
 	return all
 }
@@ -304,7 +307,9 @@ func (g *generator) fault() Fault {
 	if s.versioned {
 		f.Mode = pick(g.Rand, g.shape.Versions)
 	}
-	if !s.cluster && !s.request {
+	if s.client {
+		f.On = pick(g.Rand, g.shape.Clients)
+	} else if !s.cluster && !s.request {
 		f.On = pick(g.Rand, g.shape.Hosts)
 	}
 	if s.request && g.IntN(4) == 0 {

@@ -14,7 +14,7 @@ import (
 )
 
 var shape = Shape{
-	Hosts: []string{"n1", "n2", "n3"}, Coordinators: []string{"n1", "n2"}, Length: 40 * time.Minute, Versions: []string{"2.0.0", "3.0.0"}, Hostile: true,
+	Hosts: []string{"n1", "n2", "n3"}, Coordinators: []string{"n1", "n2"}, Clients: []string{"n3"}, Length: 40 * time.Minute, Versions: []string{"2.0.0", "3.0.0"}, Hostile: true,
 }
 
 // TestPlansAreRepeatable: a seed makes one plan, whose text reads back as the same plan.
@@ -42,7 +42,7 @@ func TestPlansHaveEveryKind(t *testing.T) {
 	seen, classes := map[Kind]map[string]bool{}, map[string]bool{}
 	for seed := range uint64(200) {
 		p := NewPlan(seed, shape)
-		if n := len(p.Faults); n < minFaults || n >= maxFaults+mostAtOnce {
+		if n := len(p.Faults); n < minFaults+minOfClients || n >= maxFaults+mostAtOnce+maxOfClients+2 {
 			t.Errorf("seed %d has %d faults", seed, n)
 		}
 		if !slices.IsSortedFunc(p.Faults, func(a, b Fault) int { return cmp.Compare(a.At.time(), b.At.time()) }) {
@@ -90,16 +90,16 @@ func TestPlansHaveEveryKind(t *testing.T) {
 			t.Errorf("%s lasts, but has no duration, or nothing begins", k)
 		}
 	}
-	for _, c := range classesOfAll {
+	for _, c := range slices.Concat(classesOfAll, classesOfClients) {
 		if !classes[c.name] {
 			t.Errorf("no fault is triggered by %s", c.name)
 		}
 	}
 	harmless := shape
-	harmless.Hostile = false
+	harmless.Hostile, harmless.Clients = false, nil
 	for _, f := range NewPlan(3, harmless).Faults {
-		if f.Kind.spec().hostile {
-			t.Errorf("%v in a plan without attackers", f)
+		if s := f.Kind.spec(); s.hostile || s.client {
+			t.Errorf("%v in a plan without attackers and clients", f)
 		}
 	}
 }

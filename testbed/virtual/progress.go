@@ -87,6 +87,7 @@ func (f *Fleet) Arrive(within time.Duration, except ...string) string {
 		f.followCanary(lastVersion) // again and again: a host that is down stages nothing
 		why := f.Unfinished(except...)
 		f.clearFailed(except)
+		f.rebootByHand(except)
 		if why == "" || time.Now().After(end) || pause(f.ctx, 10*time.Second) != nil {
 			return why
 		}
@@ -153,7 +154,7 @@ func (f *Fleet) Clean() {
 	} else if _, stopped := lease.Annotations[v1alpha1.AnnotationStop]; stopped {
 		p.do(admin, http.MethodPatch, leasePath, annotate(v1alpha1.AnnotationStop, nil), nil)
 	}
-	p.do(admin, http.MethodDelete, policiesPath+"/"+v1alpha1.DefaultPolicyName, nil, nil)
 	p.do(admin, http.MethodDelete, policiesPath+"/"+canaryPolicy, nil, nil)
+	p.do(admin, http.MethodDelete, policiesPath+"/"+v1alpha1.DefaultPolicyName, nil, nil)
 	f.createPolicy()
 }

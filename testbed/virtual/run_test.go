@@ -152,6 +152,10 @@ func (f *fakeFleet) DelayBus(h string, d time.Duration) { f.call("DelayBus %s %v
 func (f *fakeFleet) SetLogind(h string, m logindMode)   { f.call("SetLogind %s %q", h, m) }
 func (f *fakeFleet) RestartLogind(h string)             { f.call("RestartLogind %s", h) }
 func (f *fakeFleet) Stage(h, v string)                  { f.call("Stage %s %s", h, v) }
+func (f *fakeFleet) RestartClient(h string)             { f.call("RestartClient %s", h) }
+func (f *fakeFleet) HangUp(h string)                    { f.call("HangUp %s", h) }
+func (f *fakeFleet) StopClient(h string, m clientMode)  { f.call("StopClient %s %s", h, m) }
+func (f *fakeFleet) StartClient(h string, m clientMode) { f.call("StartClient %s %s", h, m) }
 func (f *fakeFleet) Withdraw(h string)                  { f.call("Withdraw %s", h) }
 func (f *fakeFleet) RestartKubelet(h string)            { f.call("RestartKubelet %s", h) }
 func (f *fakeFleet) ShiftClock(d time.Duration)         { f.call("ShiftClock %v", d) }
@@ -452,6 +456,9 @@ func TestExecutor(t *testing.T) {
 		"30s bus-down n2 for=1s":                     "30s StopBus n2, 31s StartBus n2",
 		"30s bus-slow n2 for=2s mode=1s":             "30s DelayBus n2 1s, 32s DelayBus n2 0s",
 		"30s logind n2 for=1s mode=lose":             `30s SetLogind n2 "lose", 31s SetLogind n2 ""`,
+		"30s client-restart n2":                      "30s RestartClient n2",
+		"30s client-hang-up n2":                      "30s HangUp n2",
+		"30s client-stop n2 for=1m mode=by-hand":     "30s StopClient n2 by-hand, 1m30s StartClient n2 by-hand",
 		"30s logind-restart n2":                      "30s RestartLogind n2",
 		"30s stage n2 mode=3.0.0":                    "30s Stage n2 3.0.0",
 		"30s withdraw n2 for=1m mode=2.0.0":          "30s Withdraw n2, 1m30s Stage n2 2.0.0",

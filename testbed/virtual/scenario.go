@@ -3,6 +3,7 @@ package virtual
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -80,6 +81,12 @@ func scenario(seed uint64) Options {
 		o.Blackout.from = time.Duration(2+r.IntN(20)) * time.Minute
 		o.Blackout.to = o.Blackout.from + time.Duration(1+r.IntN(15))*time.Minute
 	}
+	if own := rand.New(rand.NewPCG(seed, 0x636c69656e74)); own.IntN(3) == 0 { // it takes nothing from the numbers of the other fleets
+		o.Clients = own.Perm(o.Hosts)[:1+own.IntN(o.Hosts)]
+		if own.IntN(2) == 0 {
+			o.ClientsAsk = time.Minute
+		}
+	}
 	if r.IntN(2) == 0 {
 		o.Blocks = blockRules{selected: true, unmanaged: r.IntN(2) == 0, emptyDir: r.IntN(2) == 0}
 		if r.IntN(3) > 0 {
@@ -97,6 +104,9 @@ func (o *Options) shape(length time.Duration) Shape {
 		s.Hosts = append(s.Hosts, name)
 		if i < o.Candidates {
 			s.Coordinators = append(s.Coordinators, name)
+		}
+		if slices.Contains(o.Clients, i) {
+			s.Clients = append(s.Clients, name)
 		}
 	}
 	return s

@@ -51,6 +51,12 @@ type target interface {
 	// Stage has the host's update engine stage the version, and Withdraw has it drop what is staged (ResetStatus).
 	Stage(host, version string)
 	Withdraw(host string)
+	// RestartClient restarts the host's FleetLock client, and HangUp ends its requests without an answer.
+	RestartClient(host string)
+	HangUp(host string)
+	// StopClient silences the host's FleetLock client until StartClient, or the next boot.
+	StopClient(host string, mode clientMode)
+	StartClient(host string, mode clientMode)
 	// ChangeFile changes a file of the host's service: to a content that it never had or, with back, to the one that the service runs with.
 	ChangeFile(host, name string, back bool)
 	// AddSentinel creates a file on the host that requests a reboot, until RemoveSentinel or the next boot.
@@ -92,6 +98,15 @@ const (
 	logindLoses   logindMode = "lose"   // a reboot, and no answer
 	logindIgnores logindMode = "ignore" // an answer, and no reboot
 	logindStalls  logindMode = "stall"  // it has stopped, and hangs in its next start: the bus keeps the calls that start it
+)
+
+// clientMode is how a host's FleetLock client is silent.
+type clientMode string
+
+const (
+	clientStopped   clientMode = "stopped"   // its service does not run, and then starts again
+	clientSuspended clientMode = "suspended" // it receives answers, and acts on them when it continues
+	clientByHand    clientMode = "by-hand"   // its service does not run, and an admin reboots the host if it waits for its client
 )
 
 // unitMode is what the starts of a unit do.

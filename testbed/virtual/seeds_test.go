@@ -98,6 +98,7 @@ func campaign(t *testing.T, name string, within time.Duration, plan func(uint64,
 					p := plan(seed, o.shape(planLength))
 					a := p.attack()
 					if a.Thief || len(a.Liars) > 0 {
+						o.Clients = nil
 						o.Canary = 0 // a canary that lies delays the others for as long as it wants, and a thief writes any record
 					}
 					if a.Thief {

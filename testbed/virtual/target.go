@@ -148,6 +148,18 @@ func (f *Fleet) Stage(host, version string) { f.machine(host).stage(version) }
 // Withdraw has the host's update engine drop what is staged.
 func (f *Fleet) Withdraw(host string) { f.machine(host).withdraw() }
 
+// RestartClient restarts the host's FleetLock client.
+func (f *Fleet) RestartClient(host string) { f.machine(host).restartClient() }
+
+// HangUp breaks the connections of the host's FleetLock client.
+func (f *Fleet) HangUp(host string) { f.machine(host).hangUp() }
+
+// StopClient stops the host's FleetLock client.
+func (f *Fleet) StopClient(host string, mode clientMode) { f.machine(host).silenceClient(mode) }
+
+// StartClient ends StopClient.
+func (f *Fleet) StartClient(host string, mode clientMode) { f.machine(host).resumeClient(mode) }
+
 // ChangeFile changes a file of the host's service.
 func (f *Fleet) ChangeFile(host, name string, back bool) { f.machine(host).changeFile(name, back) }
 

@@ -20,6 +20,7 @@ var (
 	errSevered = errors.New("the process has ended")
 	errClosed  = errors.New("the run has ended")
 	errReset   = errors.New("connection reset by peer")
+	errRefused = errors.New("connection refused")
 	errPings   = errors.New("client connection lost: no answer to pings")
 )
 

@@ -1,0 +1,53 @@
+package virtual
+
+import (
+	"testing"
+	"time"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/turn"
+)
+
+// TestClients checks that a fleet of hosts with FleetLock clients rolls an update, one node at a time, and that the clients reboot the hosts.
+func TestClients(t *testing.T) {
+	inBubble(t, Options{Hosts: 3, Workloads: 2, Clients: []int{0, 1, 2}}, func(t *testing.T, f *Fleet) {
+		f.stageAll("2.0.0")
+		if why := f.Arrive(3 * time.Hour); why != "" {
+			t.Errorf("after three hours: %s", why)
+		}
+		if r, _ := f.Judge.End(); r.Reboots != 3 || r.MaxDisturbed != 1 {
+			t.Errorf("%d reboots with at most %d nodes disturbed, expected 3 and 1", r.Reboots, r.MaxDisturbed)
+		}
+		for _, m := range f.hosts {
+			if m.mem.Boots() != 2 {
+				t.Errorf("%s has booted %d times, expected 2", m.name, m.mem.Boots())
+			}
+		}
+	})
+}
+
+// TestSilentClient checks that a host whose client disappears after it was permitted to reboot keeps its turn until an admin reboots it.
+func TestSilentClient(t *testing.T) {
+	inBubble(t, Options{Hosts: 2, Clients: []int{1}, Plan: plan(t, "n2#1:client,permitted client-stop n2 for=2h mode=by-hand")}, func(t *testing.T, f *Fleet) {
+		f.Stage("n2", "2.0.0")
+		calm := f.Start()
+		time.Sleep(90 * time.Minute)
+		if n := turn.FromNode(f.Node("n2")); n.State != v1alpha1.StateRebooting || n.Held != v1alpha1.ReasonOverdue || f.Host(1).mem.Boots() != 1 {
+			t.Errorf("it is in %s and held %q after %d boots, expected rebooting, Overdue and 1", n.State, n.Held, f.Host(1).mem.Boots())
+		}
+		<-calm
+		if why := f.Arrive(2 * time.Hour); why != "" {
+			t.Error(why)
+		}
+	})
+}
+
+// plan returns a plan of three hours with one fault.
+func plan(t *testing.T, fault string) Plan {
+	t.Helper()
+	p, err := Parse("plan seed=1 length=3h0m0s\n" + fault)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
