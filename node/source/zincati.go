@@ -28,18 +28,18 @@ const maxZincatiFiles = 256
 func asksFirst(r hostfs.FS, address string) (bool, error) {
 	files, err := zincatiFiles(r)
 	if err != nil {
-		return false, fmt.Errorf("Zincati's configuration: %w", err)
+		return false, fmt.Errorf("the configuration of Zincati: %w", err)
 	}
 	var enabled, strategy, url any
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		text, err := r.Read(files[name])
 		if err != nil {
-			return false, fmt.Errorf("Zincati's configuration: %w", err)
+			return false, fmt.Errorf("the configuration of Zincati: %w", err)
 		}
 		// The keys of a struct would match in any case. Zincati's do not.
 		var c map[string]any
 		if _, err := toml.Decode(text, &c); err != nil {
-			return false, fmt.Errorf("Zincati's configuration: %s: %w", files[name], err)
+			return false, fmt.Errorf("the configuration of Zincati: %s: %w", files[name], err)
 		}
 		updates, _ := c["updates"].(map[string]any)
 		fleetLock, _ := updates["fleet_lock"].(map[string]any)

@@ -47,7 +47,7 @@ func TestZincati(t *testing.T) {
 			"etc/zincati/config.d/a.toml": asks, "usr/lib/zincati/config.d/a.toml": "[updates]\nstrategy = \"periodic\"\n",
 		}, address: ours, asks: true},
 		"a file that is none":    {files: map[string]string{"etc/zincati/config.d/a.toml.rpmsave": asks}, address: ours},
-		"a file that is no TOML": {files: map[string]string{"etc/zincati/config.d/a.toml": "updates\n"}, address: ours, wrong: "Zincati's configuration: /etc/zincati/config.d/a.toml: "},
+		"a file that is no TOML": {files: map[string]string{"etc/zincati/config.d/a.toml": "updates\n"}, address: ours, wrong: "the configuration of Zincati: /etc/zincati/config.d/a.toml: "},
 	} {
 		m := NewManagers(Options{Root: root(t, c.files), Log: slog.New(slog.DiscardHandler), Changed: func() {}},
 			&runs{units: []string{zincati}}, func() (string, error) { return "", nil }, c.address)

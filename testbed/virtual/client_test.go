@@ -42,10 +42,31 @@ func TestSilentClient(t *testing.T) {
 	})
 }
 
-// plan returns a plan of three hours with one fault.
-func plan(t *testing.T, fault string) Plan {
+// TestAsksAgain checks that a client that asks again is given no permission while its node is paused or uncordoned, although it may have
+// permission from before, and that the host arrives after that.
+func TestAsksAgain(t *testing.T) {
+	for _, meanwhile := range []string{"intent n2 for=30m mode=paused", "uncordon n2"} {
+		t.Run(meanwhile, func(t *testing.T) {
+			p := plan(t, "n2#1:client,permitted client-hang-up n2\nn2#1:client,permitted+1s "+meanwhile)
+			inBubble(t, Options{Hosts: 2, Clients: []int{1}, ClientsAsk: time.Minute, Plan: p}, func(t *testing.T, f *Fleet) {
+				f.Stage("n2", "2.0.0")
+				f.Start()
+				time.Sleep(25 * time.Minute)
+				if n := turn.FromNode(f.Node("n2")); !f.Host(1).permits(&n) || f.Host(1).mem.Boots() != 1 {
+					t.Errorf("it is in %s with the ack %q after %d boots, expected the commit and 1", n.State, n.Ack, f.Host(1).mem.Boots())
+				}
+				if why := f.Arrive(3 * time.Hour); why != "" {
+					t.Error(why)
+				}
+			})
+		})
+	}
+}
+
+// plan returns a plan of three hours with the faults.
+func plan(t *testing.T, faults string) Plan {
 	t.Helper()
-	p, err := Parse("plan seed=1 length=3h0m0s\n" + fault)
+	p, err := Parse("plan seed=1 length=3h0m0s\n" + faults)
 	if err != nil {
 		t.Fatal(err)
 	}
