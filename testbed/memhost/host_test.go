@@ -526,3 +526,22 @@ func BenchmarkCall(b *testing.B) {
 		}
 	}
 }
+
+// TestCoreOS checks that a host with Fedora CoreOS names its image, has no update engine, and boots what is staged next.
+func TestCoreOS(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		root := t.TempDir()
+		h := New(Options{Name: "n1", Root: root, CoreOS: true})
+		for _, version := range []string{"4.1.0", "44.20260101.3.0"} {
+			if err := h.Boot(); err != nil {
+				t.Fatal(err)
+			}
+			release, err := os.ReadFile(filepath.Join(root, "etc/os-release"))
+			if _, engine := h.Engine().Status(); err != nil || !strings.Contains(string(release), "\nOSTREE_VERSION='"+version+"'\n") || engine {
+				t.Errorf("%v, an engine: %t, os-release:\n%s\nexpected the image %s and no engine", err, engine, release, version)
+			}
+			h.StageNext("44.20260101.3.0")
+			h.Crash()
+		}
+	})
+}

@@ -46,6 +46,7 @@ var provokedBy = map[v1alpha1.Reason][]string{
 	v1alpha1.ReasonSourceUnreadable:  {"reason-sources"},
 	v1alpha1.ReasonInhibited:         {"hostupdate-blockers"},
 	v1alpha1.ReasonSessions:          {"hostupdate-blockers"},
+	v1alpha1.ReasonFleetLock:         {"reason-fleetlock"},
 	v1alpha1.ReasonLoadBalancerDelay: {"exclusions-of-a-turn"},
 	v1alpha1.ReasonHostPaused:        {"reason-host-paused"},
 	v1alpha1.ReasonObserve:           {"reason-observe"},

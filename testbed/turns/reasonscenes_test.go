@@ -1,7 +1,9 @@
 package turns
 
 import (
+	"context"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -16,6 +18,7 @@ import (
 	"lockkeeper.dev/lockkeeper/node/turn"
 	"lockkeeper.dev/lockkeeper/testbed/faultproxy"
 	"lockkeeper.dev/lockkeeper/testbed/simhost"
+	"lockkeeper.dev/lockkeeper/testbed/zincati"
 )
 
 // atOnceAll is a policy that lets each node have its turn when it wants one.
@@ -47,6 +50,35 @@ var reasons = map[string]func(*scene){
 		s.stage(a)
 		s.reads(a, v1alpha1.ReasonFailed)
 		s.has(a.Name(), v1alpha1.ReasonFailed)
+	},
+	// The client asks, hangs up, and reboots the host without permission.
+	"reason-fleetlock": func(s *scene) {
+		s.policy("rollout: {settle: 0s}")
+		free, err := net.Listen("tcp", "127.0.0.1:0")
+		s.Must(err)
+		address := free.Addr().String()
+		s.Must(free.Close())
+		id, err := zincati.AppID("1c09ca98649c4c7abc779cd04c96812e")
+		s.Must(err)
+		h := s.host(simhost.Options{Name: s.name + "-1", WithoutEngine: true, Config: func(c simhost.Config) {
+			c.Set("fleetlock", "listen", address)
+			c.Set("fleetlock", "id", id)
+		}})
+		s.idle(h)
+		client := &zincati.Client{BaseURL: "http://" + address + "/", Identity: zincati.Identity{ID: id, Group: zincati.DefaultGroup}}
+		ctx, hangUp := context.WithCancel(s.T.Context())
+		defer hangUp()
+		asked := make(chan struct{})
+		go func() {
+			defer close(asked)
+			_, _ = client.PreReboot(ctx) // it is cut off
+		}()
+		s.saw(h, "to want a reboot", func(n *turn.Node) bool { return n.Wants == v1alpha1.WantsReboot })
+		hangUp()
+		<-asked
+		s.reads(h, v1alpha1.ReasonFleetLock)
+		s.Must(h.CallReboot(s.T.Context()))
+		s.saw(h, "to have had its turn", func(n *turn.Node) bool { return n.Last != nil })
 	},
 	"reason-turn-limit": func(s *scene) {
 		s.policy("rollout: {settle: 0s, maxTurnsPerDay: 1}")
