@@ -179,7 +179,7 @@ func (p *progress) first(s *state, from, to int, lacks []kind) (next state, wrot
 // have undone everything: then no node may be left that wants something, unless a cordon takes the budget.
 func (p *progress) rest(w world, s *state, end bool) (waits int, text string) {
 	snap := rollout.Snapshot{Now: now, Epoch: "e1", Stopped: s.terms[0].stopSeen || !s.lease.exists, Policies: p.policiesIn(s.dark), Uncertain: map[string]bool{}, Refused: map[string]string{}}
-	cordoned := false
+	cordoned, unsettled := false, false
 	for i := range p.Nodes {
 		if s.n[i].api != 0 {
 			n := p.facts(s.n[i].api, s.n[i].pool, id("n", uint8(i)+1))
@@ -187,6 +187,10 @@ func (p *progress) rest(w world, s *state, end bool) (waits int, text string) {
 			snap.Nodes = append(snap.Nodes, n)
 			if s.n[i].guard&guardLeaders != 0 {
 				snap.Refused[n.Name] = "explored"
+				if w := s.n[i].terms[0].write; w == unknown || w == unknownOf {
+					// Nothing is granted before that write is settled, which the API server refuses.
+					snap.Uncertain[n.Name], unsettled = true, true
+				}
 			}
 			cordoned = cordoned || p.objects[s.n[i].api].unsched
 		}
@@ -212,6 +216,7 @@ func (p *progress) rest(w world, s *state, end bool) (waits int, text string) {
 			if o.st().InTurn() {
 				p.held[rests[1].Cause]++
 			}
+		case o.st() == v1alpha1.StateIdle && v.Held == v1alpha1.ReasonHandover && unsettled:
 		case o.st() == v1alpha1.StateIdle && v.Held == v1alpha1.ReasonHandover:
 			return -1, fmt.Sprintf("n%d is idle and waits for a handover that does not end", i+1)
 		case v.Move != nil:
