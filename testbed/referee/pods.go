@@ -121,10 +121,11 @@ func (e *engine) podsOn(node string) string {
 	return strings.Join(keys, ", ")
 }
 
-// mayEvict reports whether the host has committed to a drain and the commit still holds.
+// mayEvict reports whether the host has committed to a drain and the commit still holds. Pods that come after the drain are evicted before the
+// reboot, and before the steps of a plan.
 func (e *engine) mayEvict(n *node) bool {
 	c := n.cur
-	return c != nil && (c.State == v1alpha1.StateDraining || c.State == v1alpha1.StateRebooting) &&
+	return c != nil && (c.State == v1alpha1.StateDraining || c.State == v1alpha1.StateRebooting || c.State == v1alpha1.StateApplying) &&
 		c.Ours() && c.Grant.Drains && c.Unschedulable && n.turn != nil && n.turn.committed
 }
 
