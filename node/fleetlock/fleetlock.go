@@ -24,9 +24,9 @@ const (
 	// HoldFor is how long a request for permission stays open at most. Zincati waits for an
 	// answer for 30 minutes.
 	HoldFor = 25 * time.Minute
-	// Withdrawn is how long after its last request a client's wish to reboot ends. Zincati asks
-	// every 5 minutes and, at random, up to 30 seconds later. So this is two requests that are
-	// lost.
+	// Withdrawn is how long after a client last asked its request to reboot counts as withdrawn.
+	// Zincati asks every 5 minutes and, at random, up to 30 seconds later. So this allows for two
+	// requests that are lost.
 	Withdrawn = 17 * time.Minute
 	// endsSoon is how long a request must still wait at least so that the host may commit for it.
 	endsSoon = 30 * time.Second
@@ -180,7 +180,7 @@ func (s *Server) ended(r *waiting) {
 	s.Changed()
 }
 
-// steady ends the client's wish to reboot.
+// steady withdraws the client's request to reboot.
 func (s *Server) steady() {
 	s.mu.Lock()
 	s.asked, s.heard = time.Time{}, true

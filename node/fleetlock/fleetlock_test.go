@@ -140,7 +140,7 @@ func TestNotYet(t *testing.T) {
 		h.is(t, "after the refusal", State{Asked: true, Known: true})
 		// The client does not ask again.
 		time.Sleep(17*time.Minute - time.Nanosecond)
-		h.is(t, "before the wish ends", State{Asked: true, Known: true})
+		h.is(t, "before the request counts as withdrawn", State{Asked: true, Known: true})
 		time.Sleep(time.Nanosecond)
 		h.is(t, "at its end", State{Known: true})
 		if h.answered[0] != v1alpha1.FleetLockNotYet {

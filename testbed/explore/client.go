@@ -5,7 +5,7 @@ import (
 	"lockkeeper.dev/lockkeeper/node/step"
 )
 
-// asking is what a host's process knows of the wish of its FleetLock client to reboot the host.
+// asking is what a host's process knows of its FleetLock client's request to reboot the host.
 type asking uint8
 
 const (
@@ -102,8 +102,8 @@ func (m *model) permitSteps(s *state, n *node, view *object, do doer) {
 	}
 }
 
-// permitted checks that a turn stays committed for as long as the host's client has permission to reboot, whatever else
-// happens: its slot is taken, and no one uncordons the node.
+// permitted checks that a turn stays committed for as long as the host's client has permission to reboot: its slot is
+// taken, and no one uncordons the node.
 func permitted(m *model, e *event, _, s *state) string {
 	if e.node < 0 {
 		return ""

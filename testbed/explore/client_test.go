@@ -26,7 +26,7 @@ var clientActs = []struct {
 }{
 	{"asks again", []kind{hangUp, ask, askAgain}, 0, fairWorld},
 	{"withdraws its request", []kind{steady, cancel}, 0, fairWorld},
-	// Whatever else reboots the host, the client's update is lost.
+	// If the host reboots for another reason, the client's update is lost.
 	{"reboots without permission", []kind{crash}, 1, fairWorld},
 	{"does not reboot", nil, 0, clientStays},
 }

@@ -96,7 +96,7 @@
 //     time (hang-up). It may reboot the host at any time after it was given permission, or never: another world of progress is
 //     one in which no client does. A host's process knows only of the requests that were sent to it. That the client does not ask
 //     for long enough (withdrawn) is a step once it has no update; that it reports steady-state before (STEADY), and an answer that
-//     it does not receive (LOSE-ANSWER), are faults. A turn ends in the same way whoever rebooted the host, so go test allows two
+//     it does not receive (LOSE-ANSWER), are faults. A turn ends in the same way no matter who rebooted the host, so go test allows two
 //     faults together only of the kinds that change what a client asks for, or could free the slot of a host that it may reboot.
 //   - Blackouts begin and end at any time. Every term knows the time, so the one that decides in a blackout grants nothing.
 //

@@ -28,7 +28,7 @@ var settling = kindsOf(crash, cancel, uncordon, deleteNode, crashLeader, takeOve
 var blocking = ofBlocks | kindsOf(crash, killProcess, crashLeader, restage)
 
 // clients is the set of faults that change what a FleetLock client asks for or is told, and of everything that could free the
-// slot of a host whose client has permission. A turn ends the same way whoever reboots the host.
+// slot of a host whose client has permission. A turn ends the same way no matter who reboots the host.
 var clients = ofClients | kindsOf(crash, killProcess, cancel, uncordon, pause, forceDetach, unmanage, age, crashLeader, stop)
 
 // soak reports whether the environment asks for the larger bounds.

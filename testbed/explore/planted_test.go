@@ -102,7 +102,7 @@ var planted = []struct {
 	{BlackoutIgnored, "blackout", func(c *Config) { c.Kinds, c.Blackouts = 0, true }},
 	{BlackoutCancels, "under way", func(c *Config) { c.Kinds, c.Blackouts = 0, true }},
 	{BlackoutHoldsTurns, "progress", func(c *Config) { c.Kinds, c.Blackouts = 0, true }},
-	// The wish to reboot ends, and the host refuses, although the client may have its answer.
+	// The request to reboot is withdrawn, and the host refuses, although the client may have its answer.
 	{PermitForgotten, "permitted", func(c *Config) { c.Plan, c.Kinds = ByClient, kindsOf(steady) }},
 	{PermitUnread, "reads", func(c *Config) { c.Plan, c.Kinds = ByClient, 0 }},
 	{LockBelieved, "one term", func(c *Config) { c.Kinds = 0 }},

@@ -179,8 +179,8 @@ func (m *Machine) permitted() {
 	m.f.Judge.HostEvent(referee.HostEvent{Time: time.Now(), Host: m.name, Kind: referee.RebootCalled, BootID: boot, Detail: "by permission to its client"})
 }
 
-// judgePermission takes a new version of the host's Node, nil if it was deleted. By whatever else happens, a turn in which the client was
-// permitted to reboot stays committed until the boot ends: its slot is taken. excused says that a person wrote it.
+// judgePermission takes a new version of the host's Node, nil if it was deleted. A turn in which the client was permitted to
+// reboot stays committed until the boot ends, no matter what else happens: its slot is taken. excused says that a person wrote it.
 func (m *Machine) judgePermission(obj *corev1.Node, excused bool) {
 	if m.client == nil {
 		return
