@@ -2,10 +2,11 @@ package systemd
 
 import (
 	"errors"
+	"slices"
 	"testing"
 )
 
-func TestGoneAndRuns(t *testing.T) {
+func TestGoneAndRunning(t *testing.T) {
 	b := newBus(t)
 	bus := &Bus{Address: b.Address}
 	defer bus.Close()
@@ -13,12 +14,12 @@ func TestGoneAndRuns(t *testing.T) {
 	if _, err := u.Gone(t.Context(), "a.service"); !errors.Is(err, ErrAbsent) {
 		t.Errorf("no systemd on the bus: %v", err)
 	}
-	if _, err := u.Runs(t.Context(), "a.service"); !errors.Is(err, ErrAbsent) {
+	if _, err := u.Running(t.Context(), []string{"a.service"}); !errors.Is(err, ErrAbsent) {
 		t.Errorf("no systemd on the bus: %v", err)
 	}
 	cases := map[string]struct {
-		unit       fakeUnit
-		gone, runs bool
+		unit          fakeUnit
+		gone, running bool
 	}{
 		"active.service":     {fakeUnit{load: "loaded", active: "active"}, false, true},
 		"restarting.service": {fakeUnit{load: "loaded", active: "activating"}, false, true},
@@ -42,18 +43,24 @@ func TestGoneAndRuns(t *testing.T) {
 		if gone, err := u.Gone(t.Context(), name); gone || err == nil {
 			t.Errorf("%s: gone %t, %v, expected an error", name, gone, err)
 		}
-		if runs, err := u.Runs(t.Context(), name); runs || err == nil {
-			t.Errorf("%s: runs %t, %v, expected an error", name, runs, err)
+	}
+	for _, name := range []string{"silent.service", "not a name"} { // systemd leaves out what is not a unit's name
+		if running, err := u.Running(t.Context(), []string{name, "active.service"}); running != nil || err == nil {
+			t.Errorf("%s: running %v, %v, expected an error", name, running, err)
 		}
 	}
+	var names, expected []string
 	for name, c := range cases {
 		gone, err := u.Gone(t.Context(), name)
 		if gone != c.gone || err != nil {
 			t.Errorf("%s: gone %t, %v", name, gone, err)
 		}
-		runs, err := u.Runs(t.Context(), name)
-		if runs != c.runs || err != nil {
-			t.Errorf("%s: runs %t, %v", name, runs, err)
+		names = append(names, name)
+		if c.running {
+			expected = append(expected, name)
 		}
+	}
+	if running, err := u.Running(t.Context(), names); !slices.Equal(running, expected) || err != nil {
+		t.Errorf("running: %v, %v, expected %v", running, err, expected)
 	}
 }

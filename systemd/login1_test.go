@@ -5,6 +5,7 @@ import (
 	"sync"
 	"testing"
 
+	sd "github.com/coreos/go-systemd/v22/dbus"
 	"github.com/godbus/dbus/v5"
 )
 
@@ -172,6 +173,14 @@ func newSystemd(t *testing.T, b *testBus, state string, units map[string]fakeUni
 				return path, nil
 			}
 			return "/", dbus.NewError("org.freedesktop.DBus.Error.InvalidArgs", []any{"Unit name " + name + " is not valid."})
+		},
+		"ListUnitsByNames": func(names []string) (rows []sd.UnitStatus, _ *dbus.Error) {
+			for _, name := range names {
+				if path, ok := paths[name]; ok {
+					rows = append(rows, sd.UnitStatus{Name: "alias-of-" + name, LoadState: units[name].load, ActiveState: units[name].active, Path: path, JobPath: "/"})
+				}
+			}
+			return rows, nil
 		},
 		"ListJobs": func() ([]jobRow, *dbus.Error) { return jobs, nil },
 	}, managerPath, managerIface))

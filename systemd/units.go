@@ -186,11 +186,27 @@ func (u Units) Gone(ctx context.Context, name string) (bool, error) {
 	return (p.LoadState == "masked" || p.LoadState == "not-found") && p.stopped(), err
 }
 
-// Runs reports whether a unit is neither inactive nor failed: it is active, or starts, reloads or stops. A service that waits
-// for its restart runs. A unit that does not exist does not run.
-func (u Units) Runs(ctx context.Context, name string) (bool, error) {
-	p, err := u.unit(ctx, name)
-	return err == nil && !p.stopped(), err
+// Running returns those of the units that are neither inactive nor failed: they are active, or start, reload or stop. A service
+// that waits for its restart runs. A unit that does not exist does not run.
+func (u Units) Running(ctx context.Context, names []string) ([]string, error) {
+	rows, err := u.list(ctx, names)
+	if err != nil {
+		return nil, err
+	}
+	if len(rows) != len(names) {
+		return nil, fmt.Errorf("listing units: systemd answered with %d units, expected %d", len(rows), len(names))
+	}
+	var running []string
+	for i, name := range names { // a row has the unit's own name, and name may be another one of it
+		switch rows[i].ActiveState {
+		case "":
+			return nil, fmt.Errorf("listing units: systemd answered without the state of %q", name)
+		case "inactive", "failed":
+		default:
+			running = append(running, name)
+		}
+	}
+	return running, nil
 }
 
 // Invocation returns the ID of the unit's run that is under way, or of its last one; "" if it never ran.

@@ -41,7 +41,7 @@ const (
 
 // managerSystemd is what [Managers] needs of systemd; [systemd.Units] has it.
 type managerSystemd interface {
-	Runs(ctx context.Context, unit string) (bool, error)
+	Running(ctx context.Context, units []string) ([]string, error)
 	WatchJobs(ctx context.Context, units []string, f func()) error
 }
 
@@ -116,17 +116,11 @@ func (m *Managers) find(ctx context.Context) ([]Manager, error) {
 	}
 	defer r.Close()
 	var active []Manager
-	for _, unit := range managerUnits {
-		runs, err := m.units.Runs(ctx, unit)
-		if errors.Is(err, systemd.ErrAbsent) {
-			break // no systemd, no units
-		}
-		if err != nil {
-			return nil, err
-		}
-		if !runs {
-			continue
-		}
+	running, err := m.units.Running(ctx, managerUnits)
+	if err != nil && !errors.Is(err, systemd.ErrAbsent) { // no systemd, no units
+		return nil, err
+	}
+	for _, unit := range running {
 		off, err := m.switchedOff(r, unit)
 		if err != nil {
 			return nil, err

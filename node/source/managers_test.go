@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"slices"
 	"strings"
 	"testing"
 
@@ -16,9 +15,7 @@ type runs struct {
 	err   error
 }
 
-func (r *runs) Runs(_ context.Context, unit string) (bool, error) {
-	return slices.Contains(r.units, unit), r.err
-}
+func (r *runs) Running(context.Context, []string) ([]string, error) { return r.units, r.err }
 
 func (*runs) WatchJobs(context.Context, []string, func()) error { return nil }
 
@@ -49,7 +46,7 @@ func TestManagers(t *testing.T) {
 		{name: "an owner without a unit", owner: "mine", want: "mine (it holds /run/update-engine/coordinator.conf)", changed: true},
 		{name: "an owner with a unit", unit: "locksmithd.service", owner: "locksmithd", want: "locksmithd.service", changed: true},
 	} {
-		*units, owner, ownerErr = runs{[]string{c.unit}, c.err}, c.owner, c.ownerErr
+		*units, owner, ownerErr = runs{strings.Fields(c.unit), c.err}, c.owner, c.ownerErr
 		before := changed
 		err := m.Read(t.Context())
 		var names []string
@@ -81,10 +78,10 @@ func TestManagersWithoutTheirFile(t *testing.T) {
 // hangs is a systemd that answers only when its caller gives up.
 type hangs struct{ asked chan struct{} }
 
-func (h hangs) Runs(ctx context.Context, _ string) (bool, error) {
+func (h hangs) Running(ctx context.Context, _ []string) ([]string, error) {
 	close(h.asked)
 	<-ctx.Done()
-	return false, ctx.Err()
+	return nil, ctx.Err()
 }
 
 func (hangs) WatchJobs(context.Context, []string, func()) error { return nil }
