@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"hash/fnv"
 	"slices"
 	"sort"
 	"strings"
@@ -237,6 +238,14 @@ func FormatRecord(v any) string {
 		panic(fmt.Sprintf("lockkeeper: encoding %T: %v", v, err))
 	}
 	return string(b)
+}
+
+// Digest returns a short digest of an annotation's value, 16 hexadecimal digits, to notice that the value changed. It is not
+// secure: whoever writes two values with one digest only hides a change of their own.
+func Digest(value string) string {
+	h := fnv.New64a()
+	h.Write([]byte(value))
+	return fmt.Sprintf("%016x", h.Sum64())
 }
 
 // VersionAbsent is the version of a File or Unit change whose file is gone.

@@ -94,6 +94,12 @@ type Request struct {
 	Now bool `json:"now,omitempty"`
 }
 
+// Requests are the requests on a Node: the [Digest] of each annotation's value, "" where there is none or it is no request.
+type Requests struct {
+	Waits string `json:"waits,omitempty"` // AnnotationRequest
+	Now   string `json:"now,omitempty"`   // AnnotationRequestNow
+}
+
 // The limits of a Request's texts, in bytes. A longer text is cut.
 const (
 	MaxRequestReason = 256

@@ -247,9 +247,10 @@ type Keys struct {
 	Paused   *Intent
 	// Detached and Request are nil when absent. A payload that does not parse still
 	// detaches, but is no request. With both annotations of a request, Request is
-	// that of AnnotationRequestNow.
+	// that of AnnotationRequestNow; Requests are both.
 	Detached *Intent
 	Request  *Request
+	Requests Requests
 	Retry    string
 	// Hooks are the confirmations found: hook's name to turn's id.
 	Hooks map[string]string
@@ -289,10 +290,13 @@ func ReadKeys(labels, annotations map[string]string) Keys {
 	k.readCordon(labels, annotations)
 	read(&k, annotations, AnnotationPaused, &k.Paused, parsePresent(ParseIntent))
 	read(&k, annotations, AnnotationDetached, &k.Detached, parsePresent(ParseIntent))
-	read(&k, annotations, AnnotationRequest, &k.Request, ParseRequest)
+	if read(&k, annotations, AnnotationRequest, &k.Request, ParseRequest); k.Request != nil {
+		k.Requests.Waits = Digest(annotations[AnnotationRequest])
+	}
 	var now *Request
 	if read(&k, annotations, AnnotationRequestNow, &now, ParseRequest); now != nil {
 		now.Now, k.Request = true, now
+		k.Requests.Now = Digest(annotations[AnnotationRequestNow])
 	}
 	for key, value := range annotations {
 		if name, ok := HookName(key); ok {

@@ -233,19 +233,20 @@ func TestRequestNow(t *testing.T) {
 	for name, test := range map[string]struct {
 		annotations map[string]string
 		want        *Request
+		all         Requests
 		problems    string
 	}{
-		"request":               {map[string]string{AnnotationRequest: why}, &Request{Action: "reboot", Reason: "why"}, ""},
-		"now":                   {map[string]string{AnnotationRequestNow: why}, &Request{Action: "reboot", Reason: "why", Now: true}, ""},
-		"both":                  {map[string]string{AnnotationRequest: "reboot", AnnotationRequestNow: why}, &Request{Action: "reboot", Reason: "why", Now: true}, ""},
-		"a payload that claims": {map[string]string{AnnotationRequest: `{"action":"reboot","now":true}`}, nil, AnnotationRequest},
-		"now does not parse":    {map[string]string{AnnotationRequestNow: "true"}, nil, AnnotationRequestNow},
-		"only now does not":     {map[string]string{AnnotationRequest: why, AnnotationRequestNow: "{"}, &Request{Action: "reboot", Reason: "why"}, AnnotationRequestNow},
+		"request":               {map[string]string{AnnotationRequest: why}, &Request{Action: "reboot", Reason: "why"}, Requests{Waits: Digest(why)}, ""},
+		"now":                   {map[string]string{AnnotationRequestNow: why}, &Request{Action: "reboot", Reason: "why", Now: true}, Requests{Now: Digest(why)}, ""},
+		"both":                  {map[string]string{AnnotationRequest: "reboot", AnnotationRequestNow: why}, &Request{Action: "reboot", Reason: "why", Now: true}, Requests{Digest("reboot"), Digest(why)}, ""},
+		"a payload that claims": {map[string]string{AnnotationRequest: `{"action":"reboot","now":true}`}, nil, Requests{}, AnnotationRequest},
+		"now does not parse":    {map[string]string{AnnotationRequestNow: "true"}, nil, Requests{}, AnnotationRequestNow},
+		"only now does not":     {map[string]string{AnnotationRequest: why, AnnotationRequestNow: "{"}, &Request{Action: "reboot", Reason: "why"}, Requests{Waits: Digest(why)}, AnnotationRequestNow},
 	} {
 		t.Run(name, func(t *testing.T) {
 			k := ReadKeys(nil, test.annotations)
-			if (k.Request == nil) != (test.want == nil) || k.Request != nil && *k.Request != *test.want {
-				t.Errorf("%+v, want %+v", k.Request, test.want)
+			if (k.Request == nil) != (test.want == nil) || k.Request != nil && *k.Request != *test.want || k.Requests != test.all {
+				t.Errorf("%+v, %+v, want %+v, %+v", k.Request, k.Requests, test.want, test.all)
 			}
 			var problems []string
 			for _, p := range k.Problems {

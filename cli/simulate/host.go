@@ -113,7 +113,7 @@ func (s *sim) stage(h *host) {
 			h.changes = slices.DeleteFunc(h.changes, func(o v1alpha1.Change) bool { return o.Source == change.Source && o.Name == change.Name })
 			h.changes = append(h.changes, change)
 			if change.Source == v1alpha1.SourceRequest {
-				h.node.Request = &v1alpha1.Request{Action: "reboot"}
+				h.node.Request, h.node.Requests = &v1alpha1.Request{Action: "reboot"}, v1alpha1.Requests{Waits: v1alpha1.Digest("reboot")}
 			}
 			h.replan()
 			h.wanted = h.wanted || h.plan.Wants.Something()

@@ -100,7 +100,7 @@ func (s *sim) move(h *host, m *rollout.Move) error {
 		case key == v1alpha1.AnnotationCordon:
 			n.Mark = false
 		case key == v1alpha1.AnnotationRequest, key == v1alpha1.AnnotationRequestNow:
-			n.Request = nil
+			n.Request, n.Requests = nil, v1alpha1.Requests{}
 			h.changes = slices.DeleteFunc(h.changes, func(c v1alpha1.Change) bool { return c.Source == v1alpha1.SourceRequest })
 			h.replan()
 		}

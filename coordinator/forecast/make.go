@@ -204,7 +204,7 @@ func (s *subject) with() turn.Node {
 	n := *s.Node
 	n.Wants = s.plan.Wants
 	if n.Request == nil && v1alpha1.Has(s.plan.Changes(), v1alpha1.SourceRequest) {
-		n.Request = &v1alpha1.Request{Action: "reboot"}
+		n.Request, n.Requests = &v1alpha1.Request{Action: "reboot"}, v1alpha1.Requests{Waits: v1alpha1.Digest("reboot")}
 	}
 	if n.Host == nil {
 		return n

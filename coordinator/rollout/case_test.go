@@ -140,9 +140,10 @@ func set(s *rollout.Snapshot, word string) error {
 	case "owner": // another program's mark
 		n.Owner = value
 	case "request", "request-now":
-		n.Request, n.Host.Changes = aRequest(value, key == "request-now"), []v1alpha1.Change{requested}
+		setRequest(&n.Request, &n.Requests, value, key == "request-now")
+		n.Host.Changes = []v1alpha1.Change{requested}
 	case "grant.request", "grant.request-now":
-		g.Request = aRequest(value, key == "grant.request-now")
+		setRequest(&g.Request, &g.Requests, value, key == "grant.request-now")
 	case "units":
 		n.Host.HookStages = []v1alpha1.State{v1alpha1.State(value)}
 	case "notready":

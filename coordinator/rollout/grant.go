@@ -331,7 +331,7 @@ func (d *decision) lastHold(n *turn.Node) (v1alpha1.Reason, string, bool) {
 			return "", "", true
 		}
 		if l.Reason == v1alpha1.ReasonHostSilent {
-			if l.HostDigest != digest(n.RawHost) {
+			if l.HostDigest != v1alpha1.Digest(n.RawHost) {
 				return "", "", true // the host has reported since
 			}
 			d.wake(*l.NotBefore)

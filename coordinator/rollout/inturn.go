@@ -2,8 +2,6 @@ package rollout
 
 import (
 	"cmp"
-	"fmt"
-	"hash/fnv"
 	"slices"
 	"strings"
 	"time"
@@ -487,7 +485,7 @@ func (d *decision) last(n *turn.Node, g *v1alpha1.Grant) *v1alpha1.Last {
 	notBefore := d.Now.Add(wait)
 	l.NotBefore = &notBefore
 	if l.Reason == v1alpha1.ReasonHostSilent {
-		l.HostDigest = digest(n.RawHost)
+		l.HostDigest = v1alpha1.Digest(n.RawHost)
 	}
 	return l
 }
@@ -500,12 +498,4 @@ func (d *decision) turns(n *turn.Node, g *v1alpha1.Grant) []time.Time {
 		turns = append(d.recent(n.Last.Turns), g.StartedAt)
 	}
 	return turns[max(0, len(turns)-v1alpha1.MaxTurnsPerDay):]
-}
-
-// digest returns a short digest of AnnotationHost, to notice that it changed. It need not be
-// secure: a host that forges it affects only itself.
-func digest(host string) string {
-	h := fnv.New64a()
-	h.Write([]byte(host))
-	return fmt.Sprintf("%016x", h.Sum64())
 }

@@ -26,6 +26,10 @@ func TestOutlivedIsNotGranted(t *testing.T) {
 		// Somebody has asked for a reboot meanwhile, or the turn was for that too. An
 		// update has come as well, which nobody has tried.
 		n.Grant.Changes, n.Host.Changes = granted, []v1alpha1.Change{file("2"), request, update}
+		setRequest(&n.Request, &n.Requests, "disk", false)
+		if v1alpha1.Has(granted, v1alpha1.SourceRequest) {
+			n.Grant.Request, n.Grant.Requests = n.Request, n.Requests
+		}
 		back := verdictOf(t, s).Move
 		if back == nil || back.To != v1alpha1.StateUncordoning {
 			t.Fatalf("%s: %+v", reason, back)

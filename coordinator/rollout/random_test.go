@@ -200,7 +200,7 @@ func randomNode(d *dice, name string, set policy.Set, foreign bool) turn.Node {
 	n.Owner = mostly(d, "", "cluster-autoscaler")
 	n.Deleted = n.Owner != "" && d.oneIn(3)
 	if d.oneIn(4) {
-		n.Request = aRequest("memory", d.oneIn(2))
+		setRequest(&n.Request, &n.Requests, "memory", d.oneIn(2))
 	}
 	if d.oneIn(20) {
 		n.Managed = new(d.oneIn(2))
@@ -267,7 +267,7 @@ func randomTurn(d *dice, n *turn.Node, set policy.Set, foreign bool) {
 		g.PausedFor.Duration = time.Minute
 	}
 	if g.Changes = one(d, anUpdate, another); d.oneIn(3) {
-		g.Request = aRequest("memory", d.oneIn(2))
+		setRequest(&g.Request, &g.Requests, "memory", d.oneIn(2))
 	}
 	if d.oneIn(10) {
 		g.Result, g.Reason = v1alpha1.ResultFailed, v1alpha1.ReasonNotUpdated

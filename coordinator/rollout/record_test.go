@@ -116,22 +116,27 @@ func TestHostDigest(t *testing.T) {
 // TestCarriedOut: which annotations of requests are removed at the end of a turn that carried out the request in its grant.
 func TestCarriedOut(t *testing.T) {
 	const request, now = v1alpha1.AnnotationRequest, v1alpha1.AnnotationRequestNow
-	type r = v1alpha1.Request
+	type values [2]string // of the annotation: when the turn ends, and in its grant
 	for name, c := range map[string]struct {
-		is, was *r
-		want    []string
+		request, now values
+		want         []string
 	}{
-		"withdrawn":                     {nil, &r{Action: "reboot"}, []string{request, now}},
-		"the grant does not have it":    {&r{Action: "reboot"}, nil, []string{request, now}},
-		"the same":                      {&r{Action: "reboot", Reason: "disk"}, &r{Action: "reboot", Reason: "disk"}, []string{request, now}},
-		"too long for the grant":        {&r{Action: "reboot", Reason: "disk", By: "ada"}, &r{Action: "reboot"}, []string{request, now}},
-		"another reason":                {&r{Action: "reboot", Reason: "memory"}, &r{Action: "reboot", Reason: "disk"}, nil},
-		"another user":                  {&r{Action: "reboot", By: "bob"}, &r{Action: "reboot", By: "ada"}, nil},
-		"now, after one that waits":     {&r{Action: "reboot", Now: true}, &r{Action: "reboot"}, []string{request}},
-		"one that waits, after now":     {&r{Action: "reboot", Reason: "disk"}, &r{Action: "reboot", Now: true}, []string{now}},
-		"now again, for something else": {&r{Action: "reboot", Reason: "memory", Now: true}, &r{Action: "reboot", Reason: "disk", Now: true}, nil},
+		"the same":                    {request: values{"disk", "disk"}, want: []string{request}},
+		"the same, now":               {now: values{"disk", "disk"}, want: []string{now}},
+		"both":                        {values{"disk", "disk"}, values{"memory", "memory"}, []string{request, now}},
+		"withdrawn":                   {request: values{"", "disk"}},
+		"set after the commit":        {request: values{"disk", ""}},
+		"changed":                     {request: values{"memory", "disk"}},
+		"now too, with the same text": {values{"disk", "disk"}, values{"disk", ""}, []string{request}},
+		"one that waits, after now":   {values{"disk", ""}, values{"disk", "disk"}, []string{now}},
+		"now instead":                 {request: values{"", "disk"}, now: values{"disk", ""}},
+		"one of both changed":         {values{"disk", "disk"}, values{"fan", "memory"}, []string{request}},
+		"one of both withdrawn":       {values{"disk", "disk"}, values{"", "memory"}, []string{request}},
 	} {
-		m := moved(t, "uncordoning ack=uncordoning/done grant.changes=Request", func(n *turn.Node) { n.Request, n.Grant.Request = c.is, c.was })
+		m := moved(t, "uncordoning ack=uncordoning/done grant.changes=Request", func(n *turn.Node) {
+			n.Request, n.Grant.Request = &v1alpha1.Request{Action: "reboot"}, &v1alpha1.Request{Action: "reboot"}
+			n.Requests, n.Grant.Requests = v1alpha1.Requests{Waits: c.request[0], Now: c.now[0]}, v1alpha1.Requests{Waits: c.request[1], Now: c.now[1]}
+		})
 		if !slices.Equal(m.Remove, c.want) {
 			t.Errorf("%s: removes %q, expected %q", name, m.Remove, cmp.Or(strings.Join(c.want, " "), "none"))
 		}

@@ -40,10 +40,11 @@ func waits(reason v1alpha1.Reason) bool {
 // from the Node's annotation, which a host cannot write. If its texts make the grant larger
 // than a reader accepts, they are left out.
 func setRequest(g *v1alpha1.Grant, n *turn.Node) {
-	g.Request = nil
+	g.Request, g.Requests = nil, v1alpha1.Requests{}
 	if n.Request == nil || !v1alpha1.Has(g.Changes, v1alpha1.SourceRequest) {
 		return
 	}
+	g.Requests = n.Requests
 	if g.Request = n.Request; !g.Fits() {
 		g.Request = &v1alpha1.Request{Action: n.Request.Action, Now: n.Request.Now}
 	}
@@ -52,14 +53,12 @@ func setRequest(g *v1alpha1.Grant, n *turn.Node) {
 // carriedOut returns the annotations of the requests that the turn of g has carried out. A request
 // that an admin has set or changed since the commit is not among them: it asks for another reboot.
 func carriedOut(n *turn.Node, g *v1alpha1.Grant) []string {
-	is, was := n.Request, g.Request
-	switch {
-	case is == nil, was == nil, *is == *was, is.Now == was.Now && was.Reason == "" && was.By == "":
-		return []string{v1alpha1.AnnotationRequest, v1alpha1.AnnotationRequestNow}
-	case is.Now && !was.Now:
-		return []string{v1alpha1.AnnotationRequest}
-	case was.Now && !is.Now:
-		return []string{v1alpha1.AnnotationRequestNow}
+	var keys []string
+	if is := n.Requests.Waits; is != "" && is == g.Requests.Waits {
+		keys = append(keys, v1alpha1.AnnotationRequest)
 	}
-	return nil
+	if is := n.Requests.Now; is != "" && is == g.Requests.Now {
+		keys = append(keys, v1alpha1.AnnotationRequestNow)
+	}
+	return keys
 }

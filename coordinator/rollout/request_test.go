@@ -19,6 +19,16 @@ func aRequest(reason string, now bool) *v1alpha1.Request {
 	return &v1alpha1.Request{Action: "reboot", Reason: reason, By: "ada", Now: now}
 }
 
+// setRequest sets a request of the cases in what a Node's or a grant's records say of requests.
+func setRequest(request **v1alpha1.Request, all *v1alpha1.Requests, reason string, now bool) {
+	*request = aRequest(reason, now)
+	if value := v1alpha1.Digest(reason); now {
+		all.Now = value
+	} else {
+		all.Waits = value
+	}
+}
+
 // describeRequest returns the request that a move records, as the cases write it.
 func describeRequest(m *rollout.Move) string {
 	var r *v1alpha1.Request

@@ -91,15 +91,16 @@ func (m *model) adminSteps(s *state, i int, yield func(*event, *state)) {
 // requestSteps yields what admins do with requests. A request that is set again has another text.
 func (m *model) requestSteps(s *state, api *object, do doer, write func(func(*object)) func(*node, *event)) {
 	for _, r := range []struct {
-		kind kind
-		of   func(*object) *uint8
-	}{{request, func(o *object) *uint8 { return &o.request }}, {requestNow, func(o *object) *uint8 { return &o.now }}} {
+		kind  kind
+		of    func(*object) *uint8
+		asked uint8
+	}{{request, func(o *object) *uint8 { return &o.request }, 1}, {requestNow, func(o *object) *uint8 { return &o.now }, 2}} {
 		if !m.fault(s, r.kind) {
 			continue
 		}
 		do(r.kind, 0, func(t *node, e *event) {
 			write(func(o *object) { *r.of(o) = 1 + *r.of(o)%2 })(t, e)
-			t.asked = true
+			t.asked |= r.asked
 		})
 	}
 	if m.fault(s, withdraw) && api.requested() {

@@ -52,6 +52,7 @@ func bounds() []Config {
 			{Nodes: 2, Faults: 1, Kinds: allKinds, Lag: true},
 			{Nodes: 2, Faults: 1, Kinds: allKinds, Budget: 2, Control: 2},
 			{Nodes: 2, Faults: 1, Kinds: allKinds | requests, Plan: Requested},
+			{Nodes: 1, Faults: 2, Kinds: requests},
 			{Nodes: 2, Faults: 1, Kinds: settling, Settle: true},
 			{Nodes: 2, Faults: 1, Kinds: allKinds, Pools: 2, Total: 1},
 			{Nodes: 3, Faults: 1, Kinds: allKinds},

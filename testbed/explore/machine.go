@@ -24,7 +24,7 @@ func (m *model) fault(s *state, k kind) bool { return s.faults > 0 && m.Kinds&(1
 
 // boots takes the machine through a boot. Afterwards a staged update is either active or rolled back.
 func (n *node) boots(updated bool) {
-	n.boot, n.down, n.sick, n.promoted, n.freed, n.asked, n.may = fresh, false, false, false, false, false, false
+	n.boot, n.down, n.sick, n.promoted, n.freed, n.asked, n.may = fresh, false, false, false, false, 0, false
 	if updated && n.change != 0 {
 		n.version = n.change
 	}

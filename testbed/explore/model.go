@@ -208,7 +208,7 @@ func (m *model) begin() state {
 			o.host = hostRecord{boot: 1, start: 1, uid: 1, managed: true, units: m.Units, drains: drains, change: 2, version: 1}
 		}
 		if m.Plan == Requested {
-			n.change, n.known, n.asked = 0, 0, true
+			n.change, n.known, n.asked = 0, 0, 1
 			o.request, o.host.change, o.host.request = 1, 0, true
 		}
 		if m.Plan == ByClient {

@@ -179,22 +179,15 @@ func changeNum(changes []v1alpha1.Change) (to uint8, requested, client bool) {
 	return to, requested, client
 }
 
-// requestOf returns a request's payload, and requestNum its number.
+// requestDigests are the digests of requests, by their numbers.
+var requestDigests = []string{"", v1alpha1.Digest(v1alpha1.FormatRecord(requestOf(1))), v1alpha1.Digest(v1alpha1.FormatRecord(requestOf(2)))}
+
+// requestOf returns a request's payload.
 func requestOf(n uint8) *v1alpha1.Request {
 	if n == 0 {
 		return nil
 	}
 	return &v1alpha1.Request{Action: "reboot", Reason: id("r", n)}
-}
-
-func requestNum(r *v1alpha1.Request) (request, now uint8) {
-	switch {
-	case r == nil:
-		return 0, 0
-	case r.Now:
-		return 0, num(r.Reason)
-	}
-	return num(r.Reason), 0
 }
 
 // at returns the start time of a process. A process that finds a commit writes its start time before it acts on the

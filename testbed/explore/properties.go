@@ -453,7 +453,7 @@ func requestKept(_ *model, e *event, before, _ *state) string {
 		return ""
 	}
 	switch {
-	case b.requested() && !a.requested() && before.n[e.node].asked:
+	case b.request != 0 && a.request == 0 && before.n[e.node].asked&1 != 0, b.now != 0 && a.now == 0 && before.n[e.node].asked&2 != 0:
 		return "the coordinator removes a request, and the host has not booted since it was set"
 	case !b.st().InTurn() && a.st().InTurn() && b.host.request && b.host.change == 0 && !b.requested() && !b.mark:
 		return "the coordinator grants a turn for a request that is gone"

@@ -63,7 +63,7 @@ type node struct {
 	latePod   bool  // a pod came to the cordoned node
 	carried   uint8 // the turn whose plan was carried out completely
 	hooked    uint8 // the turn in which units of before-drain or before-reboot began, and that no unit has undone yet
-	asked     bool  // a request was set, and the machine has not booted since
+	asked     uint8 // the requests that were set since the machine booted: 1 for one that waits, 2 for one that does not
 	freed     bool  // the Node was deleted while a reboot was committed or pending
 	aged      bool  // in this stage, the timeouts have passed under a leader
 	lbKept    bool  // lb, as the properties see it

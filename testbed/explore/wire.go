@@ -1,8 +1,8 @@
 package explore
 
 import (
+	"cmp"
 	"fmt"
-	"hash/fnv"
 	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
@@ -109,9 +109,10 @@ func (g *grantRecord) record() *v1alpha1.Grant {
 		Wants: wantsList[g.wants], Drains: g.drains, OnlyNode: g.only, BlockOff: g.blockOff, Changes: withClient(changes(g.change, g.asked), g.client), OSVersion: version(g.version),
 		Steps: v1alpha1.StepsDigest(steps(g.change, g.drains || g.only)), Policy: "explored", StartedAt: ago(g.started), StageAt: ago(g.stage), Result: results[g.result], Reason: reasons[g.reason],
 	}
-	if r.Request = requestOf(g.request + g.now); r.Request != nil { // one of the two is 0
+	if r.Request = requestOf(cmp.Or(g.now, g.request)); r.Request != nil {
 		r.Request.Now = g.now != 0
 	}
+	r.Requests = v1alpha1.Requests{Waits: requestDigests[g.request], Now: requestDigests[g.now]}
 	if g.frozen > 0 {
 		since := ago(g.frozen - 1)
 		r.PausedSince = &since
@@ -137,16 +138,9 @@ func (l *lastRecord) record() *v1alpha1.Last {
 		r.Attempts = 1
 	}
 	if l.wants > 0 {
-		r.HostDigest = digest(v1alpha1.FormatRecord(l.digest.record()))
+		r.HostDigest = v1alpha1.Digest(v1alpha1.FormatRecord(l.digest.record()))
 	}
 	return r
-}
-
-// digest identifies a host record, as package rollout does.
-func digest(host string) string {
-	h := fnv.New64a()
-	h.Write([]byte(host))
-	return fmt.Sprintf("%016x", h.Sum64())
 }
 
 // read parses the labels and annotations into the object. Fields that are not in them (UID, boot, Ready, unschedulable)
@@ -180,7 +174,7 @@ func (o *object) read(labels, annotations map[string]string) {
 			result: number(results, g.Result), reason: number(reasons, g.Reason),
 		}
 		o.grant.change, o.grant.asked, o.grant.client = changeNum(g.Changes)
-		o.grant.request, o.grant.now = requestNum(g.Request)
+		o.grant.request, o.grant.now = number(requestDigests, g.Requests.Waits), number(requestDigests, g.Requests.Now)
 		if g.PausedSince != nil {
 			o.grant.frozen = 1 + ageOf(*g.PausedSince)
 		}
