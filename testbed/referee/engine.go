@@ -62,6 +62,7 @@ type engine struct {
 	held    map[string]bool   // terms, plus the epochs of grants that existed before the referee started
 	turns   map[string]string // the node of each turn id so far
 	budgets []budgetChange
+	rewound time.Time // when the store was set back last
 
 	updated  map[string]bool
 	rebooted map[string]bool // keys are host and boot
@@ -235,7 +236,7 @@ func (e *engine) onNode(m moment, name string, obj *corev1.Node) {
 // rewind forgets all objects: the store went back in time. What a Node and the Lease allowed until now counts as for any
 // write that ends it.
 func (e *engine) rewind(m moment) {
-	e.now, e.first = m, true
+	e.now, e.first, e.rewound = m, true, m.by
 	for _, n := range e.nodes {
 		n.cur, n.turn, n.disturbed, n.pausedSince = nil, nil, false, moment{}
 		n.evictable = 0

@@ -1,6 +1,7 @@
 package referee
 
 import (
+	"maps"
 	"testing"
 	"time"
 
@@ -314,6 +315,20 @@ var lawful = []struct {
 		s.cordon("n1")
 		s.e.onNode(s.tick(), "n1", nil)
 		s.wholeTurn("n2", "t2")
+	}},
+	{"a store that is set back between a commit and its reboot", func(s *script) {
+		s.grant("n1", "t1")
+		s.cordon("n1")
+		before := maps.Clone(s.nodes)
+		s.drained("n1", "t1")
+		s.commit("n1")
+		s.rewind(before)
+		s.reboot("n1")
+		s.write("n1", ready(true), boots("boot-2"), s.publishes("boot-2", v1alpha1.WantsReboot))
+		s.pass(time.Minute)
+		s.drained("n1", "t1")
+		s.commit("n1")
+		s.reboot("n1")
 	}},
 	{"a restored Node carries another one's turn", func(s *script) {
 		s.grant("n1", "t1")

@@ -134,7 +134,9 @@ func (e *engine) settle(m moment, w *window) {
 	e.readWindow(w)
 	delete(e.windows, w)
 	n := e.node(w.Host)
-	if t := n.turn; w.Kind == RebootCalled && t != nil && !slices.Contains(t.boots, w.BootID) {
+	// Just after the store was set back, a host may act on a commit that is gone, and the turn on the Node may have another one.
+	lost := w.Time.Sub(e.rewound) <= actWithin+slack
+	if t := n.turn; w.Kind == RebootCalled && t != nil && !lost && !slices.Contains(t.boots, w.BootID) {
 		if t.boots = append(t.boots, w.BootID); len(t.boots) > 1 {
 			e.breaks(RebootTwice, w.Host, "the turn %s has ended the boots %v", t.id, t.boots)
 		}

@@ -56,6 +56,17 @@ func (s *script) tick() moment {
 
 func (s *script) pass(d time.Duration) { s.clock = s.clock.Add(d) }
 
+// rewind sets the store back to nodes.
+func (s *script) rewind(nodes map[string]*corev1.Node) {
+	s.e.rewind(s.tick())
+	s.nodes = nodes
+	s.e.onLease(s.tick(), s.lease)
+	for name := range nodes {
+		s.write(name)
+	}
+	s.e.first = false
+}
+
 type edit func(*corev1.Node)
 
 func (s *script) write(name string, edits ...edit) {
