@@ -23,7 +23,7 @@ func plan() *urfave.Command {
 			"disruptionpolicies.lockkeeper.dev. The plan shows more if it may also list pods and poddisruptionbudgets.policy, and get " +
 			"lockkeeper's Lease." + seeExitStatus,
 		Flags: slices.Concat([]urfave.Flag{
-			&urfave.StringSliceFlag{Name: "change", Usage: "plan for this `CHANGE` too (repeatable); one of file:/etc/…, unit:NAME, sentinel:/run/…, os, os:VERSION or request"},
+			&urfave.StringSliceFlag{Name: "change", Usage: "plan for this `CHANGE` too (repeatable); one of " + forecast.ChangeForms},
 			selectorFlag(), exitCodeFlag(),
 		}, outputFlags(report.Text, report.Table, report.JSON, report.YAML), ConnectionFlags()),
 	}

@@ -78,18 +78,19 @@ type Fails struct {
 	Apply Share `json:"apply,omitzero"`
 }
 
-// Change is a change that is staged on each node of a group. One of OS, File, Unit, Sentinel and Request defines its
-// kind.
+// Change is a change that is staged on each node of a group. One of OS, File, Unit, Sentinel, Request and FleetLock defines
+// its kind.
 type Change struct {
 	// At is the time when the change is staged on the first node. Within is the time until it is staged on all nodes.
 	At     Moment          `json:"at,omitzero"`
 	Within metav1.Duration `json:"within,omitzero"`
 
-	OS       string `json:"os,omitempty"`       // the version that a boot brings
-	File     string `json:"file,omitempty"`     // its path
-	Unit     string `json:"unit,omitempty"`     // its name
-	Sentinel string `json:"sentinel,omitempty"` // its path
-	Request  bool   `json:"request,omitempty"`  // a request by an admin's annotation
+	OS        string `json:"os,omitempty"`        // the version that a boot brings
+	File      string `json:"file,omitempty"`      // its path
+	Unit      string `json:"unit,omitempty"`      // its name
+	Sentinel  string `json:"sentinel,omitempty"`  // its path
+	Request   bool   `json:"request,omitempty"`   // a request by an admin's annotation
+	FleetLock bool   `json:"fleetLock,omitempty"` // a request by the host's FleetLock client, which reboots the host as soon as it may
 }
 
 // Gate defines when a gate is closed.

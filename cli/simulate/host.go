@@ -107,6 +107,8 @@ func (s *sim) stage(h *host) {
 			change.Source, change.Name, change.Version = v1alpha1.SourceSentinel, c.Sentinel, ""
 		case c.Request:
 			change.Source, change.Version = v1alpha1.SourceRequest, ""
+		case c.FleetLock:
+			change.Source, change.Version = v1alpha1.SourceFleetLock, ""
 		}
 		at := c.At.in(s.Start).Sub(s.Start) + time.Duration(h.dice.Float64()*float64(c.Within.Duration))
 		staged := func() {
@@ -150,6 +152,8 @@ func (s *sim) observe(h *host) step.Observation {
 		Shutdown:         step.ShutdownNone,
 		Health:           step.Health{Healthy: !h.unhealthy, Detail: "a unit is not active", Overdue: h.overdue},
 	}
+	asks := v1alpha1.Has(h.changes, v1alpha1.SourceFleetLock)
+	o.Permission, o.ImageVersion = step.Permission{Known: true, Asked: asks, Open: asks}, asks
 	if h.lookAt.Equal(s.now) {
 		o.Fresh = h.look
 	}
@@ -197,7 +201,7 @@ func (s *sim) step(h *host) bool {
 		s.drainHost(h)
 	case d.Do == step.DoApply:
 		s.applyPlan(h)
-	case d.Do == step.DoReboot:
+	case d.Do == step.DoReboot, d.Do == step.DoPermit:
 		s.reboot(h)
 	}
 	return false
@@ -299,10 +303,14 @@ func (s *sim) applyPlan(h *host) {
 // inEffect removes the changes that an apply, or a boot, brings into effect.
 func (h *host) inEffect(boots bool) {
 	h.changes = slices.DeleteFunc(h.changes, func(c v1alpha1.Change) bool {
-		if c.Source == v1alpha1.SourceOSUpdate && boots {
+		switch {
+		case !boots:
+		case c.Source == v1alpha1.SourceOSUpdate:
 			h.version = c.Version
+		case c.Source == v1alpha1.SourceFleetLock: // the client has staged an update
+			h.version += ", updated"
 		}
-		return c.Source != v1alpha1.SourceRequest && (boots || c.Source != v1alpha1.SourceOSUpdate)
+		return c.Source != v1alpha1.SourceRequest && (boots || c.Source != v1alpha1.SourceOSUpdate && c.Source != v1alpha1.SourceFleetLock)
 	})
 	h.replan()
 }

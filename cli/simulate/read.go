@@ -216,13 +216,13 @@ func (f *Fleet) checkGroup(g *Group) error {
 	}
 	for i, c := range g.Changes {
 		said := 0
-		for _, is := range []bool{c.OS != "", c.File != "", c.Unit != "", c.Sentinel != "", c.Request} {
+		for _, is := range []bool{c.OS != "", c.File != "", c.Unit != "", c.Sentinel != "", c.Request, c.FleetLock} {
 			if is {
 				said++
 			}
 		}
 		if said != 1 || c.Within.Duration < 0 || c.Within.Duration > longest {
-			return fmt.Errorf("changes[%d]: expected one of os, file, unit, sentinel and request, and within of 0s or more", i)
+			return fmt.Errorf("changes[%d]: expected one of os, file, unit, sentinel, request and fleetLock, and within of 0s or more", i)
 		}
 	}
 	// There is no sensible default for the time of a hook.

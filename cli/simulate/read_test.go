@@ -23,7 +23,7 @@ func TestRefusals(t *testing.T) {
 		{"drain: 5m", `drain: "60% 5m, 60% 1m"`, "more than 100%"},
 		{"drain: 5m", `drain: "60% 5m"`, "less than 100%"},
 		{"drain: 5m", `drain: "5m, 1m"`, "two parts without a share"},
-		{`os: "2"`, `os: "2", request: true`, "expected one of os, file, unit, sentinel and request"},
+		{`os: "2"`, `os: "2", request: true`, "expected one of os, file, unit, sentinel, request and fleetLock"},
 		{"hooks: {lb: 1m}", "hooks: {}", "nothing of lb, which policy p waits for"},
 		{"start:", "gates: [{policy: p, gate: h, closed: []}]\nstart:", "no policy p has a gate h"},
 		{"start:", "resolution: 1ms\nstart:", "resolution: 1ms, expected 1s to 1h"},

@@ -99,6 +99,19 @@ func TestSameSeedSameRun(t *testing.T) {
 
 // TestStopsAtTheFirstFailure has one of seven nodes keep its old version. The rollout stops there. An hour later an
 // admin runs retry, and the rollout continues.
+// TestFleetLock rolls hosts whose FleetLock clients reboot them: one at a time, ten minutes each. A boot without an update is a failure.
+func TestFleetLock(t *testing.T) {
+	fleet := func(more string) string {
+		return strings.Replace(one(3, monday, tenMinutes+more, "settle: 0s", ""), `{os: "2"}`, "{fleetLock: true}", 1)
+	}
+	r := roll(t, fleet(""))
+	expect(t, "turns begin", begins(r), []string{"02 08:00", "02 08:10", "02 08:20"})
+	expect(t, "turns done", r.All.Results[v1alpha1.ResultDone], 3)
+
+	r = roll(t, fleet("\n  fails: {update: 100%}"))
+	expect(t, "turns failed", r.All.Results[v1alpha1.ResultFailed], 1)
+}
+
 func TestStopsAtTheFirstFailure(t *testing.T) {
 	fleet := func(retry string) string {
 		return retry + one(4, monday, tenMinutes, "settle: 0s", "")

@@ -12,8 +12,10 @@ import (
 // maxVersion bounds the version in os:VERSION, in bytes.
 const maxVersion = 128
 
-// ParseChange parses a change that a user wrote: file:PATH, unit:NAME, sentinel:PATH,
-// os, os:VERSION or request.
+// ChangeForms are the forms of a change that [ParseChange] accepts.
+const ChangeForms = "file:/etc/…, unit:NAME, sentinel:/run/…, os, os:VERSION, request or fleetlock"
+
+// ParseChange parses a change that a user wrote in one of the [ChangeForms].
 func ParseChange(text string) (v1alpha1.Change, error) {
 	fail := func(format string, args ...any) (v1alpha1.Change, error) {
 		return v1alpha1.Change{}, fmt.Errorf("%q, expected "+format, append([]any{text}, args...)...)
@@ -42,11 +44,15 @@ func ParseChange(text string) (v1alpha1.Change, error) {
 			return fail("os, or os:VERSION with a version of at most %d bytes", maxVersion)
 		}
 		return v1alpha1.Change{Source: v1alpha1.SourceOSUpdate, Version: name}, nil
-	case "request":
+	case "request", "fleetlock":
 		if named {
-			return fail("request, with nothing after it")
+			return fail("%s, with nothing after it", kind)
 		}
-		return v1alpha1.Change{Source: v1alpha1.SourceRequest}, nil
+		source := v1alpha1.SourceRequest
+		if kind == "fleetlock" {
+			source = v1alpha1.SourceFleetLock
+		}
+		return v1alpha1.Change{Source: source}, nil
 	}
-	return fail("file:/etc/…, unit:NAME, sentinel:/run/…, os, os:VERSION or request")
+	return fail(ChangeForms)
 }

@@ -33,9 +33,9 @@ func TestParseChange(t *testing.T) {
 		"os":                             {v1alpha1.Change{Source: v1alpha1.SourceOSUpdate}, ""},
 		"os:4230.1.0":                    {v1alpha1.Change{Source: v1alpha1.SourceOSUpdate, Version: "4230.1.0"}, ""},
 		"request":                        {v1alpha1.Change{Source: v1alpha1.SourceRequest}, ""},
-		"":                               {wrong: `"", expected file:/etc/…, unit:NAME, sentinel:/run/…, os, os:VERSION or request`},
-		"File:/etc/x":                    {wrong: `"File:/etc/x", expected file:/etc/…, unit:NAME, sentinel:/run/…, os, os:VERSION or request`},
-		"/etc/x":                         {wrong: `"/etc/x", expected file:/etc/…, unit:NAME, sentinel:/run/…, os, os:VERSION or request`},
+		"":                               {wrong: `"", expected file:/etc/…, unit:NAME, sentinel:/run/…, os, os:VERSION, request or fleetlock`},
+		"File:/etc/x":                    {wrong: `"File:/etc/x", expected file:/etc/…, unit:NAME, sentinel:/run/…, os, os:VERSION, request or fleetlock`},
+		"/etc/x":                         {wrong: `"/etc/x", expected file:/etc/…, unit:NAME, sentinel:/run/…, os, os:VERSION, request or fleetlock`},
 		"file:":                          {wrong: `"file:", expected an absolute path, as in file:/etc/containerd/config.toml`},
 		"file:etc/x":                     {wrong: `"file:etc/x", expected an absolute path, as in file:/etc/containerd/config.toml`},
 		"file:/etc/x/":                   {wrong: `"file:/etc/x/", expected a clean path: file:/etc/x`},
@@ -46,6 +46,8 @@ func TestParseChange(t *testing.T) {
 		"os:":                            {wrong: `"os:", expected os, or os:VERSION with a version of at most 128 bytes`},
 		"os:" + strings.Repeat("1", 128): {v1alpha1.Change{Source: v1alpha1.SourceOSUpdate, Version: strings.Repeat("1", 128)}, ""},
 		"os:" + strings.Repeat("1", 129): {wrong: `"os:` + strings.Repeat("1", 129) + `", expected os, or os:VERSION with a version of at most 128 bytes`},
+		"fleetlock":                      {v1alpha1.Change{Source: v1alpha1.SourceFleetLock}, ""},
+		"fleetlock:worker":               {wrong: `"fleetlock:worker", expected fleetlock, with nothing after it`},
 		"request:reboot":                 {wrong: `"request:reboot", expected request, with nothing after it`},
 	} {
 		change, err := ParseChange(text)
