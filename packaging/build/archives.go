@@ -106,10 +106,7 @@ func (b *build) pack(path string, members []member) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	zipped, err := gzip.NewWriterLevel(f, gzip.BestCompression)
-	if err != nil {
-		return err
-	}
+	zipped := gzip.NewWriter(f) // the best compression saves 1 % and takes three times as long
 	archive := tar.NewWriter(zipped)
 	for _, m := range members {
 		data, err := os.ReadFile(m.src)

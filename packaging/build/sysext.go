@@ -47,7 +47,7 @@ func (b *build) sysext(ctx context.Context, arch architecture, stage string, sha
 	}
 	at := strconv.FormatInt(b.at.Unix(), 10)
 	cmd := exec.CommandContext(ctx, "mksquashfs", tree, filepath.Join(made, b.image(arch)),
-		"-noappend", "-quiet", "-no-progress", "-all-root", "-no-xattrs", "-mkfs-time", at, "-all-time", at, "-comp", "gzip")
+		"-noappend", "-quiet", "-no-progress", "-all-root", "-no-xattrs", "-mkfs-time", at, "-all-time", at, "-comp", "gzip", "-Xcompression-level", "6")
 	cmd.Env = without(os.Environ(), "SOURCE_DATE_EPOCH") // it refuses the time in two places
 	return quiet(cmd)
 }
