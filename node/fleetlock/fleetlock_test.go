@@ -2,7 +2,6 @@ package fleetlock
 
 import (
 	"context"
-	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -195,59 +194,6 @@ func TestManyRequests(t *testing.T) {
 		synctest.Wait()
 		h.is(t, "after permission for all", State{Asked: true, Known: true})
 	})
-}
-
-// TestRefusals sends requests byte by byte over a connection.
-func TestRefusals(t *testing.T) {
-	const valid = `{"client_params":{"id":"` + clientsID + `","group":"default"}}`
-	for name, c := range map[string]struct {
-		method, path, header, body string
-		code                       int
-		kind                       string
-	}{
-		"another path":    {"POST", "/v1/other", "fleet-lock-protocol: true", valid, 404, "not_found"},
-		"no version":      {"POST", "/pre-reboot", "fleet-lock-protocol: true", valid, 404, "not_found"},
-		"another method":  {"GET", "/v1/pre-reboot", "fleet-lock-protocol: true", "", 405, "method_not_allowed"},
-		"no header":       {"POST", "/v1/pre-reboot", "a: b", valid, 400, "missing_header"},
-		"another value":   {"POST", "/v1/steady-state", "fleet-lock-protocol: yes", valid, 400, "missing_header"},
-		"no body":         {"POST", "/v1/pre-reboot", "fleet-lock-protocol: true", "", 400, "invalid_request"},
-		"no JSON":         {"POST", "/v1/pre-reboot", "fleet-lock-protocol: true", "id=1", 400, "invalid_request"},
-		"no parameters":   {"POST", "/v1/pre-reboot", "fleet-lock-protocol: true", "{}", 400, "invalid_request"},
-		"no ID":           {"POST", "/v1/pre-reboot", "fleet-lock-protocol: true", `{"client_params":{"group":"default"}}`, 400, "invalid_request"},
-		"no group":        {"POST", "/v1/pre-reboot", "fleet-lock-protocol: true", `{"client_params":{"id":"` + clientsID + `"}}`, 400, "invalid_request"},
-		"a bad group":     {"POST", "/v1/pre-reboot", "fleet-lock-protocol: true", `{"client_params":{"id":"` + clientsID + `","group":"a b"}}`, 400, "invalid_request"},
-		"a long body":     {"POST", "/v1/pre-reboot", "fleet-lock-protocol: true", strings.Repeat(" ", 4097) + valid, 400, "invalid_request"},
-		"another client":  {"POST", "/v1/pre-reboot", "fleet-lock-protocol: true", strings.Replace(valid, "978a", "978b", 1), 403, "unknown_client"},
-		"another's end":   {"POST", "/v1/steady-state", "fleet-lock-protocol: true", strings.Replace(valid, "978a", "978b", 1), 403, "unknown_client"},
-		"more than an ID": {"POST", "/v1/steady-state", "fleet-lock-protocol: true", strings.Replace(valid, "978a", "978a978a", 1), 403, "unknown_client"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			h := newHost()
-			server := httptest.NewServer(h)
-			defer server.Close()
-			r, err := http.NewRequestWithContext(t.Context(), c.method, server.URL+c.path, strings.NewReader(c.body))
-			if err != nil {
-				t.Fatal(err)
-			}
-			key, value, _ := strings.Cut(c.header, ": ")
-			r.Header.Set(key, value)
-			resp, err := server.Client().Do(r)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer resp.Body.Close()
-			body, err := io.ReadAll(resp.Body)
-			if err != nil || resp.StatusCode != c.code || !strings.HasPrefix(string(body), `{"kind":"`+c.kind+`","value":"`) {
-				t.Errorf("%d %s, %v; expected %d and the kind %s", resp.StatusCode, body, err, c.code, c.kind)
-			}
-			if got := resp.Header.Get("Content-Type"); got != "application/json" {
-				t.Errorf("Content-Type %q", got)
-			}
-			if got := h.State(); got != (State{}) {
-				t.Errorf("the host takes %+v from it", got)
-			}
-		})
-	}
 }
 
 // A server without an ID permits no one anything.

@@ -3,6 +3,7 @@ package fleetlock
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"regexp"
@@ -34,8 +35,8 @@ const (
 	answerWithin = 10 * time.Second
 )
 
-// group is what the protocol allows as the name of a group.
-var group = regexp.MustCompile(`^[a-zA-Z0-9.-]+$`)
+// validGroup is what the protocol allows as the name of a group.
+var validGroup = regexp.MustCompile(`^[a-zA-Z0-9.-]+$`)
 
 // refusal is an answer that is not OK. Its JSON is the body.
 type refusal struct {
@@ -105,24 +106,23 @@ func (s *Server) check(w http.ResponseWriter, r *http.Request) *refusal {
 func clientID(body io.Reader) (string, error) {
 	text, err := io.ReadAll(body)
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("read the body: %w", err)
 	}
-	var q struct {
-		Client *struct {
-			ID    string `json:"id"`
-			Group string `json:"group"`
-		} `json:"client_params"`
-	}
-	if err := json.Unmarshal(text, &q); err != nil {
+	// Maps, because encoding/json would accept the members of a struct in any case, and they have only one.
+	var request map[string]any
+	if err := json.Unmarshal(text, &request); err != nil {
 		return "", errors.New(`the body is not the JSON expected: {"client_params": {"id": "…", "group": "…"}}`)
 	}
+	client, _ := request["client_params"].(map[string]any)
+	id, _ := client["id"].(string)
+	group, _ := client["group"].(string)
 	switch {
-	case q.Client == nil:
-		return "", errors.New("client_params is missing")
-	case q.Client.ID == "":
-		return "", errors.New("client_params.id is missing or empty")
-	case !group.MatchString(q.Client.Group):
+	case client == nil:
+		return "", errors.New("client_params is missing, or is not an object")
+	case id == "":
+		return "", errors.New("client_params.id has to be a string that is not empty")
+	case !validGroup.MatchString(group):
 		return "", errors.New("client_params.group has to be one or more of a-z, A-Z, 0-9, . and -")
 	}
-	return q.Client.ID, nil
+	return id, nil
 }
