@@ -178,23 +178,7 @@ func (p *progress) first(s *state, from, to int, lacks []kind) (next state, wrot
 // that is in rests, or -1. text describes what is wrong if no timeout ends the wait, or is "". end is set if the admins
 // have undone everything: then no node may be left that wants something, unless a cordon takes the budget.
 func (p *progress) rest(w world, s *state, end bool) (waits int, text string) {
-	snap := rollout.Snapshot{Now: now, Epoch: "e1", Stopped: s.terms[0].stopSeen || !s.lease.exists, Policies: p.policiesIn(s.dark), Uncertain: map[string]bool{}, Refused: map[string]string{}}
-	cordoned, unsettled := false, false
-	for i := range p.Nodes {
-		if s.n[i].api != 0 {
-			n := p.facts(s.n[i].api, s.n[i].pool, id("n", uint8(i)+1))
-			n.ControlPlane = s.n[i].control
-			snap.Nodes = append(snap.Nodes, n)
-			if s.n[i].guard&guardLeaders != 0 {
-				snap.Refused[n.Name] = "explored"
-				if w := s.n[i].terms[0].write; w == unknown || w == unknownOf {
-					// Nothing is granted before that write is settled, which the API server refuses.
-					snap.Uncertain[n.Name], unsettled = true, true
-				}
-			}
-			cordoned = cordoned || p.objects[s.n[i].api].unsched
-		}
-	}
+	snap, cordoned, unsettled := p.snapshot(s)
 	if !s.lease.exists || s.lease.stop {
 		// The Lease records the stop, and no leader has to see it.
 		for i := range p.Nodes {
@@ -245,4 +229,26 @@ func (p *progress) rest(w world, s *state, end bool) (waits int, text string) {
 		}
 	}
 	return waits, text
+}
+
+// snapshot returns what a leader decides on that sees everything. cordoned is set if a Node is unschedulable, and unsettled if a
+// write is lost that the API server refuses.
+func (p *progress) snapshot(s *state) (snap rollout.Snapshot, cordoned, unsettled bool) {
+	snap = rollout.Snapshot{Now: now, Epoch: "e1", Stopped: s.terms[0].stopSeen || !s.lease.exists, Policies: p.policiesIn(s.dark), Uncertain: map[string]bool{}, Refused: map[string]string{}}
+	for i := range p.Nodes {
+		if s.n[i].api != 0 {
+			n := p.facts(s.n[i].api, s.n[i].pool, id("n", uint8(i)+1))
+			n.ControlPlane = s.n[i].control
+			snap.Nodes = append(snap.Nodes, n)
+			if s.n[i].guard&guardLeaders != 0 {
+				snap.Refused[n.Name] = "explored"
+				if w := s.n[i].terms[0].write; w == unknown || w == unknownOf {
+					// Nothing is granted before that write is settled, which the API server refuses.
+					snap.Uncertain[n.Name], unsettled = true, true
+				}
+			}
+			cordoned = cordoned || p.objects[s.n[i].api].unsched
+		}
+	}
+	return snap, cordoned, unsettled
 }
