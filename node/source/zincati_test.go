@@ -28,7 +28,7 @@ func TestZincati(t *testing.T) {
 			"etc/mine.toml": asks, "etc/zincati/config.d/a.toml": "-> ../../mine.toml",
 		}, address: ours},
 		"masked": {files: map[string]string{
-			"usr/lib/zincati/config.d/a.toml": "[updates]\nstrategy = \"periodic\"\n", "etc/zincati/config.d/a.toml": "-> /dev/null", "etc/zincati/config.d/b.toml": asks,
+			"usr/lib/zincati/config.d/a.toml": "[updates]\nstrategy = \"periodic\"\n", "etc/zincati/config.d/a.toml": "-> /dev/null", "etc/zincati/config.d/0.toml": asks,
 		}, address: ours, asks: true},
 		"a mask that is masked by a file": {files: map[string]string{
 			"run/zincati/config.d/a.toml": "-> /dev/null", "etc/zincati/config.d/a.toml": asks,
