@@ -270,6 +270,10 @@ var lawful = []struct {
 		s.write("n1", release(v1alpha1.ReasonUnmanaged))
 		s.write("n1", label(v1alpha1.LabelHeld, ""), label(v1alpha1.LabelOS, ""))
 	}},
+	{"a node leaves with what admins have set on it", func(s *script) {
+		s.write("n1", annotate(v1alpha1.AnnotationRequest, "reboot"), annotate(v1alpha1.AnnotationRequestNow, "reboot"), label(v1alpha1.LabelManaged, "false"))
+		s.write("n1", release(v1alpha1.ReasonUnmanaged))
+	}},
 	{"paused and managed=false: the host uncordons its node", func(s *script) {
 		s.grant("n1", "t1")
 		s.cordon("n1")

@@ -54,7 +54,7 @@ func heldNamesIntent(n *turn.Node) bool {
 // ours returns the Node's keys except those that users write.
 func ours(n *turn.Node) v1alpha1.Keys {
 	k := n.Keys
-	k.Paused, k.Detached, k.Managed, k.Request, k.Retry, k.Hooks, k.Problems = nil, nil, nil, nil, "", nil, nil
+	k.Paused, k.Detached, k.Managed, k.Request, k.Requests, k.Retry, k.Hooks, k.Problems = nil, nil, nil, nil, v1alpha1.Requests{}, "", nil, nil
 	k.Excluded = nil // the mark says which are ours
 	return k
 }

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -140,7 +141,12 @@ func run(t *testing.T, o Options, p Plan, logged bool) (res Result) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		if logged {
-			o.Log = func(text string) { res.log = append(res.log, text) }
+			var mu sync.Mutex
+			o.Log = func(text string) {
+				mu.Lock()
+				defer mu.Unlock()
+				res.log = append(res.log, text)
+			}
 		}
 		o.Plan = p
 		f := New(t.TempDir(), o)
