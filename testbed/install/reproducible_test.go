@@ -1,6 +1,9 @@
 package install
 
 import (
+	"debug/elf"
+	"debug/macho"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -30,7 +33,58 @@ func TestReproducibleInFull(t *testing.T) {
 	must(t, keyring.make(t.Context()))
 	first := t.TempDir()
 	must(t, build(t.Context(), source, first, "-version", "v1.2.3", "-key", keyring.ours))
+	forTheirProcessors(t, first)
 	compareReleases(t, first, buildElsewhere(t))
+}
+
+// forTheirProcessors fails the test unless the files of a release are what they say: each one's fields name its processor, and its
+// binary is for that. `make test` does not build for arm64, so no other test reads those files.
+func forTheirProcessors(t *testing.T, release string) {
+	t.Helper()
+	for _, p := range []struct {
+		deb, rpm, raw string
+		machine       elf.Machine
+		cpu           macho.Cpu
+	}{
+		{"amd64", "x86_64", "x86-64", elf.EM_X86_64, macho.CpuAmd64},
+		{"arm64", "aarch64", "arm64", elf.EM_AARCH64, macho.CpuArm64},
+	} {
+		file := func(form, arch string) string { return filepath.Join(release, fmt.Sprintf(form, v1, arch)) }
+		deb, rpm, raw := file("lockkeeper_%s_%s.deb", p.deb), file("lockkeeper-%s-1.%s.rpm", p.rpm), file("lockkeeper-%s-%s.raw", p.raw)
+		packages := filepath.Join(release, "dists/stable/main/binary-"+p.deb, "Packages")
+		for _, c := range []struct{ want, got string }{
+			{p.deb, mustRun(t, "dpkg-deb", "-f", deb, "Architecture")},
+			{p.rpm, mustRun(t, "rpm", "-qp", "--qf", "%{ARCH}", rpm)},
+			{"ARCHITECTURE=" + p.raw, mustRun(t, "sh", "-ec", `unsquashfs -cat "$1" "$2" | grep ^ARCHITECTURE=`, "sh", raw, "usr/lib/extension-release.d/extension-release.lockkeeper")},
+			{"Architecture: " + p.deb + "\nFilename: " + filepath.Base(deb) + "\nSHA256: " + sumOf(t, deb), mustRun(t, "grep", "-E", "^(Architecture|Filename|SHA256): ", packages)},
+			{"1", mustRun(t, "sh", "-ec", `zcat "$1"/repodata/*-primary.xml.gz | grep -c "<arch>$2</arch>"`, "sh", release, p.rpm)},
+		} {
+			if got := strings.TrimSpace(c.got); got != c.want {
+				t.Errorf("%s: a file says %q, expected %q", p.deb, got, c.want)
+			}
+		}
+		dir := t.TempDir()
+		mustRun(t, "dpkg-deb", "-x", deb, filepath.Join(dir, "deb"))
+		mustRun(t, "sh", "-ec", `mkdir "$2"; rpm2archive - <"$1" | tar -xzC "$2"`, "sh", rpm, filepath.Join(dir, "rpm"))
+		mustRun(t, "unsquashfs", "-d", filepath.Join(dir, "raw"), raw)
+		members(t, file("lockkeeper_%s_linux_%s.tar.gz", p.deb), filepath.Join(dir, "host"))
+		members(t, file("lockkeeper-cli_%s_linux_%s.tar.gz", p.deb), filepath.Join(dir, "linux"))
+		members(t, file("lockkeeper-cli_%s_darwin_%s.tar.gz", p.deb), filepath.Join(dir, "darwin"))
+		for _, name := range []string{"deb/usr/bin", "rpm/usr/bin", "raw/usr/bin", "host", "linux"} {
+			binary, err := elf.Open(filepath.Join(dir, name, "lockkeeper"))
+			must(t, err)
+			if binary.Machine != p.machine {
+				t.Errorf("%s: the binary in %s is for %s", p.deb, name, binary.Machine)
+			}
+			must(t, binary.Close())
+		}
+		mac, err := macho.Open(filepath.Join(dir, "darwin", "lockkeeper"))
+		must(t, err)
+		if mac.Cpu != p.cpu {
+			t.Errorf("%s: the binary for macOS is for %s", p.deb, mac.Cpu)
+		}
+		must(t, mac.Close())
+	}
 }
 
 // compareReleases fails the test unless a release that is signed and one that is not have the same files otherwise.
