@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -85,4 +86,95 @@ func TestEveryDocumentIsListed(t *testing.T) {
 			t.Errorf("docs/README.md does not list %s", name)
 		}
 	}
+}
+
+var (
+	indented = regexp.MustCompile(`(?m)^    .*$`)
+	quoted   = regexp.MustCompile("`([^`]+)`")
+	makes    = regexp.MustCompile(`(?m)(?:^|[;&|])\s*make\s+([a-z][a-z-]*)((?:\s+[A-Z]+=\S*)*)`)
+	target   = regexp.MustCompile(`(?m)^([a-z][a-z-]*(?: [a-z-]+)*):`)
+	variable = regexp.MustCompile(`(?m)^([A-Z]+) *\??=`)
+)
+
+// code returns the parts of a page that are code: fenced blocks, indented lines, and what is between backquotes.
+func code(text string) []string {
+	prose := fence.ReplaceAllString(text, "")
+	parts := append(fence.FindAllString(text, -1), indented.FindAllString(prose, -1)...)
+	for _, m := range quoted.FindAllStringSubmatch(indented.ReplaceAllString(prose, ""), -1) {
+		parts = append(parts, m[1])
+	}
+	return parts
+}
+
+// TestDocumentsNameTargets fails if a document names a target of make, or a variable for it, that the Makefile does not have.
+func TestDocumentsNameTargets(t *testing.T) {
+	makefile, err := os.ReadFile("Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	has := map[string]bool{}
+	for _, m := range append(target.FindAllStringSubmatch(string(makefile), -1), variable.FindAllStringSubmatch(string(makefile), -1)...) {
+		for name := range strings.FieldsSeq(m[1]) {
+			has[name] = true
+		}
+	}
+	named := 0
+	for page, text := range pages(t) {
+		for _, part := range code(text) {
+			for _, m := range makes.FindAllStringSubmatch(part, -1) {
+				for name := range strings.FieldsSeq(m[1] + m[2]) {
+					named++
+					if name, _, _ := strings.Cut(name, "="); !has[name] {
+						t.Errorf("%s says `%s`, and the Makefile has no %s", page, m[0], name)
+					}
+				}
+			}
+		}
+	}
+	if named < 50 {
+		t.Errorf("only %d targets and variables found", named)
+	}
+}
+
+// TestDocumentsNamePaths fails if a document names a file or a directory of the source that does not exist.
+func TestDocumentsNamePaths(t *testing.T) {
+	named := 0
+	for page, text := range pages(t) {
+		for _, part := range code(text) {
+			for word := range strings.FieldsSeq(part) {
+				name := strings.TrimSuffix(strings.Trim(word, `'",;:()`), "/...")
+				if !isPath(page, name) {
+					continue
+				}
+				named++
+				found := false
+				for _, dir := range []string{".", filepath.Dir(page)} { // commands of testbed/README.md run there
+					matches, err := filepath.Glob(filepath.Join(dir, name))
+					found = found || err == nil && len(matches) > 0
+				}
+				if !found {
+					t.Errorf("%s names %s, which does not exist", page, word)
+				}
+			}
+		}
+	}
+	if named < 100 {
+		t.Errorf("only %d paths found", named)
+	}
+}
+
+// isPath reports whether a word of a page's code is meant as a path in the source. Words with capitals or a dollar sign have
+// something to fill in.
+func isPath(page, word string) bool {
+	local, isLocal := strings.CutPrefix(word, "./")
+	first, _, below := strings.Cut(strings.TrimPrefix(local, "../"), "/")
+	switch {
+	case strings.ContainsAny(strings.TrimSuffix(word, ".md"), "ABCDEFGHIJKLMNOPQRSTUVWXYZ$"), first == "bin", first == "dist",
+		strings.Contains(word, "]("), // a link, see TestLinks
+		word == "policy/v1":          // a group of Kubernetes
+		return false
+	case isLocal && !strings.HasPrefix(page, "docs/"): // there it may be a download
+		return true
+	}
+	return (below || isLocal) && slices.Contains(topLevel, first) || !below && (strings.HasSuffix(word, ".go") || strings.HasSuffix(word, ".md"))
 }

@@ -60,33 +60,19 @@ func TestREADMEMapsEveryPackage(t *testing.T) {
 	}
 }
 
-// The Makefile, CI and the documents name packages of the test bed that exist.
-func TestNamedPackagesExist(t *testing.T) {
+// The Makefile names packages of the test bed that exist. TestDocumentsNamePaths of the other module reads the documents.
+func TestMakefileNamesPackages(t *testing.T) {
 	packages := packageDirs(t)
-	documents, err := filepath.Glob("../docs/*.md")
-	if err != nil || len(documents) == 0 {
-		t.Fatalf("no documents: %v", err)
-	}
-	inMakefile, elsewhere := regexp.MustCompile(` \./([a-z]+)\b`), regexp.MustCompile(`\btestbed/([a-z]+(?:/[a-z]+)?)\b`)
 	count := 0
-	check := func(file, name string) {
-		count++
-		if name == "cmd" || slices.Contains(packages, name) || slices.Contains(packages, filepath.Dir(name)) {
-			return
-		}
-		t.Errorf("%s names testbed/%s, which is not a package", file, name)
-	}
 	for line := range strings.Lines(read(t, "../Makefile")) {
 		if !strings.Contains(line, "cd testbed") && !strings.Contains(line, "LOCKKEEPER_SEED") {
 			continue
 		}
-		for _, m := range inMakefile.FindAllStringSubmatch(line, -1) {
-			check("Makefile", m[1])
-		}
-	}
-	for _, file := range append(documents, "../README.md", "README.md") {
-		for _, m := range elsewhere.FindAllStringSubmatch(read(t, file), -1) {
-			check(file, m[1])
+		for _, m := range regexp.MustCompile(` \./([a-z]+)\b`).FindAllStringSubmatch(line, -1) {
+			count++
+			if m[1] != "cmd" && !slices.Contains(packages, m[1]) {
+				t.Errorf("the Makefile names testbed/%s, which is not a package", m[1])
+			}
 		}
 	}
 	if count < 10 {
