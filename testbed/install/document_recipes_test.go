@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -40,6 +41,7 @@ func TestRecipesAsWritten(t *testing.T) {
 func (in recipes) tonight() {
 	const title = "Reboot this one node tonight"
 	host := in.hosts[2]
+	ask := in.steps[0]
 	in.says(in.next(title), 1, "node-3: paused; it gets no turn, until ", "node-3: a reboot is requested; ")
 	in.node("to be paused, and to want a reboot", func(n *corev1.Node) bool {
 		return state(v1alpha1.StatePaused)(n) && n.Labels[v1alpha1.LabelWants] == "reboot"
@@ -47,6 +49,11 @@ func (in recipes) tonight() {
 	if host.Boots() != 1 {
 		in.t.Error("the paused node has rebooted")
 	}
+	in.next(title)
+	in.rebooted(host, 2)
+
+	in.do(ask)
+	in.node("to want a reboot again", func(n *corev1.Node) bool { return n.Labels[v1alpha1.LabelWants] == "reboot" })
 	in.next(title)
 	in.rebooted(host, 2)
 }
@@ -64,13 +71,54 @@ func (in recipes) rebooted(host *host, boots int) {
 
 func (in recipes) calendar() {
 	const title = "A maintenance calendar"
-	in.says(in.next(title), 1, "disruptionpolicy.lockkeeper.dev/calendar condition met")
-	p, err := in.cp.GetPolicy(in.t.Context(), "calendar")
-	must(in.t, err)
-	if r := p.Spec.Rollout; len(r.Windows) != 1 || len(r.Blackouts) != 2 || r.Blackouts[1].Reason != "end of quarter" {
-		in.t.Errorf("the calendar is %+v", r)
+	before := planned(time.Now())
+	out := in.next(title)
+	if after := planned(time.Now()); !strings.Contains(out, before) && !strings.Contains(out, after) {
+		in.t.Errorf("the plan says neither %q nor %q", before, after)
 	}
+	// A turn takes 15 minutes, and a minute later the next one begins. The seventh begins at 22:36; an eighth would not end before
+	// the holidays. In the last night of these, the window is open when they end.
+	must(in.t, os.WriteFile(filepath.Join(in.dir, "fleet.yaml"), []byte(`start: 2026-12-17T12:00:00Z
+nodes:
+- {name: node, count: 10, takes: {drain: 10m, reboot: 5m}, changes: [{os: 4.2.0}]}
+`), 0o644))
+	in.says(in.next(title), 1, "from the first grant at Thu 2026-12-17 21:00:00 UTC",
+		`calendar: Window (blackout "holidays" begins at 23:00:00 UTC, and a turn takes 20m0s; the next turn may begin at 2027-01-06 23:00:00 UTC)`,
+		"\n2027-01-06 23:00:00  ", " 7 turns done, 0 unavailable\n", " 10 turns done, 0 unavailable\n")
 	in.next(title)
+}
+
+// planned returns what the plan says with the page's calendar at a time.
+func planned(now time.Time) string {
+	next := now
+	for !mayBegin(next) {
+		next = next.Truncate(time.Minute).Add(time.Minute)
+	}
+	switch now, next = now.UTC(), next.UTC(); {
+	case next.Equal(now):
+		return "open, closes "
+	case next.YearDay() == now.YearDay():
+		return "would be held (Window): policy calendar: no window is open; the next opens at " + next.Format("15:04:05 UTC")
+	}
+	return next.Format(" 2006-01-02 15:04:05 UTC")
+}
+
+// mayBegin reports whether the page's calendar lets a turn of 20 minutes begin at a time.
+func mayBegin(at time.Time) bool {
+	berlin, err := time.LoadLocation("Europe/Berlin")
+	if err != nil {
+		panic(err)
+	}
+	for _, t := range []time.Time{at, at.Add(20*time.Minute - 1)} {
+		t = t.In(berlin)
+		night := t.Add(-22 * time.Hour) // the time since the window's opening, on its day
+		day := t.Format("2006-01-02T15:04")
+		if night.Weekday() < time.Monday || night.Weekday() > time.Thursday || night.Hour() >= 6 ||
+			day >= "2026-12-18" && day < "2027-01-07" || day >= "2027-03-31T12:00" && day < "2027-04-01T12:00" {
+			return false
+		}
+	}
+	return true
 }
 
 // inEffect waits until so many rules of a policy are in effect on all hosts.
@@ -106,21 +154,65 @@ func (in recipes) mirror() {
 	in.next(title)
 }
 
+// statefulSet makes a StatefulSet with one member on each node.
+const statefulSet = `kubectl apply -f - <<'END'
+apiVersion: apps/v1
+kind: StatefulSet
+metadata: {name: db, namespace: shop}
+spec:
+  replicas: 3
+  podManagementPolicy: Parallel
+  selector: {matchLabels: {app: db}}
+  template:
+    metadata: {labels: {app: db}}
+    spec:
+      containers: [{name: db, image: example.invalid/db}]
+      affinity:
+        podAntiAffinity:
+          requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: kubernetes.io/hostname, labelSelector: {matchLabels: {app: db}}}]
+END`
+
 func (in recipes) quorum() {
-	const title, namespace = "A StatefulSet with a quorum", "shop"
+	const title = "A StatefulSet with a quorum"
 	in.next(title)
-	must(in.t, in.cp.CreateWorkload(in.t.Context(), controlplane.Workload{Namespace: namespace, Name: "db", Replicas: 3}))
+	in.typed(statefulSet)
+	by := in.members("to be Ready, one on each node")
+	behind := by["node-1"].Name
+	// As if its readiness probe had found that it is not in sync.
+	in.typed(`kubectl annotate pod -n shop ` + behind + ` ` + controlplane.ReadyAnnotation + `=never
+kubectl patch pod -n shop ` + behind + ` --subresource status -p '{"status":{"conditions":[{"type":"Ready","status":"False"}]}}'
+kubectl wait -n shop poddisruptionbudget/db --for=jsonpath='{.status.disruptionsAllowed}'=0 --timeout 30s
+lockkeeper request reboot node-3 --now
+for i in $(seq 300); do
+	lockkeeper status node-3 | grep "PodDisruptionBudget shop/db (pod shop/` + by["node-3"].Name + `)" && exit; sleep 0.1
+done; lockkeeper status node-3; exit 1`)
+	in.node("to wait in its drain", state(v1alpha1.StateDraining))
+	pod, err := in.cp.Client().CoreV1().Pods("shop").Get(in.t.Context(), by["node-3"].Name, metav1.GetOptions{})
+	if err != nil || pod.UID != by["node-3"].UID || pod.DeletionTimestamp != nil || in.hosts[2].Boots() != 2 {
+		in.t.Errorf("the budget did not keep node-3's member: %v, %v, %d boots", err, pod.ObjectMeta, in.hosts[2].Boots())
+	}
+	in.typed(`kubectl annotate pod -n shop ` + behind + ` ` + controlplane.ReadyAnnotation + `-`)
+	in.rebooted(in.hosts[2], 3)
+	if now := in.members("to be Ready again"); now["node-3"].UID == by["node-3"].UID || now["node-1"].UID != by["node-1"].UID || now["node-2"].UID != by["node-2"].UID {
+		in.t.Errorf("other members than node-3's have moved: %v, before: %v", now, by)
+	}
+	in.next(title)
+}
+
+// members waits until all members of the StatefulSet are Ready, and returns them by node.
+func (in recipes) members(what string) map[string]*corev1.Pod {
+	in.t.Helper()
 	ctx, cancel := context.WithTimeout(in.t.Context(), soon)
 	defer cancel()
-	must(in.t, in.cp.WaitWorkload(ctx, namespace, "db"))
-	in.typed(`lockkeeper request reboot node-3 --now`)
-	in.rebooted(in.hosts[2], 3)
-	ready := func(pods []*corev1.Pod) bool {
-		return len(pods) == 3 && !slices.ContainsFunc(pods, func(p *corev1.Pod) bool { return !controlplane.PodReady(p) || p.Spec.NodeName == "node-3" })
-	}
-	_, err := in.cp.WaitPods(ctx, namespace, "app=db", "to be Ready on the other nodes", ready)
+	pods, err := in.cp.WaitPods(ctx, "shop", "app=db", what, func(pods []*corev1.Pod) bool {
+		return len(pods) == 3 && !slices.ContainsFunc(pods, func(p *corev1.Pod) bool { return !controlplane.PodReady(p) })
+	})
 	must(in.t, err)
-	in.next(title)
+	by := map[string]*corev1.Pod{}
+	for _, p := range pods {
+		by[p.Spec.NodeName] = p
+	}
+	return by
 }
 
 func (in recipes) gpu() {
@@ -138,6 +230,7 @@ func (in recipes) gpu() {
 		return n.Labels[v1alpha1.LabelHeld] == "DrainBlocked" && !n.Spec.Unschedulable
 	})
 	in.typed(`for i in $(seq 300); do lockkeeper status node-3 | grep default/train && exit; sleep 0.1; done; lockkeeper status node-3; exit 1`)
+	in.next(title)
 	must(in.t, pods.Delete(in.t.Context(), pod.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64)}))
 	in.rebooted(in.hosts[2], 4)
 	in.next(title)
@@ -164,18 +257,16 @@ func (in recipes) autoscaler() {
 }
 
 func (in recipes) kubelets() {
-	const title, unit = "Upgrade kubelets to a new minor version", "kubeadm-upgrade-node.service"
+	const title = "Upgrade kubelets to a new minor version"
 	in.next(title)
 	in.upgradesNode()
 	for _, h := range in.hosts {
 		must(in.t, h.WriteFile("/etc/kubernetes/version", "1.36.4\n"))
-		must(in.t, h.Units().Set(unit, simhost.Unit{Load: "loaded"}))
-		must(in.t, h.Units().Set("lockkeeper-before-reboot.target", simhost.Unit{Load: "loaded", Wants: []string{unit}}))
-		h.StopLockkeeper() // the stand-in for systemd does not say that units were enabled
-		must(in.t, h.StartLockkeeper())
 	}
 	in.next(title)
+	in.next(title)
 	in.inEffect("kubelet-version", 1)
+	in.says(in.next(title), 1, "File /etc/kubernetes/version on 3 nodes\n")
 	boots := []int{in.hosts[0].Boots(), in.hosts[1].Boots(), in.hosts[2].Boots()}
 	for _, h := range in.hosts {
 		must(in.t, h.WriteFile("/etc/kubernetes/version", "1.37.2\n"))

@@ -15,6 +15,7 @@ import (
 const (
 	packagePath    = "/tmp/lockkeeper.deb"
 	credentialPath = "/etc/lockkeeper/coordinator.kubeconfig"
+	hookUnit       = "kubeadm-upgrade-node.service" // of docs/recipes.md
 )
 
 // host is a simulated host as ssh reaches it: the few commands that an installation needs.
@@ -54,6 +55,10 @@ func (h *host) Run(ctx context.Context, command string) (string, int, error) {
 		return string(out), cmd.ProcessState.ExitCode(), err
 	case "rm " + credentialPath:
 		return "", 0, os.Remove(h.credential())
+	case "systemctl enable " + hookUnit:
+		return "", 0, h.wants(hookUnit)
+	case "systemctl disable " + hookUnit:
+		return "", 0, h.wants()
 	}
 	return "", 0, errors.New("no simulated host knows this command")
 }
@@ -72,8 +77,25 @@ func (h *host) Put(_ context.Context, path string, data []byte, mode os.FileMode
 		}
 		h.secrets++
 		return os.WriteFile(h.credential(), data, mode)
+	case "/usr/local/sbin/kubeadm-upgrade-node":
+		if mode != 0o755 {
+			return fmt.Errorf("a program whose mode is %v", mode)
+		}
+		return h.WriteFile(path, string(data))
+	case "/etc/systemd/system/" + hookUnit:
+		return errors.Join(h.WriteFile(path, string(data)), h.Units().Set(hookUnit, simhost.Unit{Load: "loaded"}))
 	}
 	return errors.New("no simulated host has a place for this file")
+}
+
+// wants sets the units that run before a reboot, and starts lockkeeper again: the stand-in for systemd does not say that units
+// were enabled.
+func (h *host) wants(units ...string) error {
+	if err := h.Units().Set("lockkeeper-before-reboot.target", simhost.Unit{Load: "loaded", Wants: units}); err != nil {
+		return err
+	}
+	h.StopLockkeeper()
+	return h.StartLockkeeper()
 }
 
 // credential is where the host's file has it.
