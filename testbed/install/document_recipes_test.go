@@ -181,9 +181,11 @@ func (in recipes) quorum() {
 	by := in.members("to be Ready, one on each node")
 	behind := by["node-1"].Name
 	// As if its readiness probe had found that it is not in sync.
-	in.typed(`kubectl annotate pod -n shop ` + behind + ` ` + controlplane.ReadyAnnotation + `=never
+	in.typed(`allows() { kubectl wait -n shop poddisruptionbudget/db --for=jsonpath='{.status.disruptionsAllowed}'=$1 --timeout 30s; }
+allows 1
+kubectl annotate pod -n shop ` + behind + ` ` + controlplane.ReadyAnnotation + `=never
 kubectl patch pod -n shop ` + behind + ` --subresource status -p '{"status":{"conditions":[{"type":"Ready","status":"False"}]}}'
-kubectl wait -n shop poddisruptionbudget/db --for=jsonpath='{.status.disruptionsAllowed}'=0 --timeout 30s
+allows 0
 lockkeeper request reboot node-3 --now
 for i in $(seq 300); do
 	lockkeeper status node-3 | grep "PodDisruptionBudget shop/db (pod shop/` + by["node-3"].Name + `)" && exit; sleep 0.1
