@@ -307,6 +307,11 @@ func TestFlatcarUpdate(t *testing.T) {
 		}
 	}
 	const refresh = "restart systemd-sysext.service; daemon-reload; restart lockkeeper.service"
+	page := blocks(t, "flatcar.md", "")
+	back := "systemctl " + strings.ReplaceAll(refresh, "; ", "\nsystemctl ") + "\n"
+	if !slices.ContainsFunc(page, func(b string) bool { return strings.HasPrefix(b, "ln -sfn ") && strings.HasSuffix(b, back) }) {
+		t.Errorf("docs/flatcar.md does not go back to an older image as the service goes to a newer one: %q", page)
+	}
 	write(t, at("run/x"), "")
 	write(t, at("etc/x"), "")
 	if err := os.Symlink(write(t, at("opt/1.raw"), ""), at("etc/lockkeeper.raw")); err != nil {
