@@ -58,6 +58,7 @@ type ignition struct {
 		Units []struct {
 			Name, Contents string
 			Mask, Enabled  bool
+			Dropins        []struct{ Name, Contents string }
 		}
 	}
 }
@@ -113,6 +114,42 @@ func TestFlatcar(t *testing.T) {
 	}
 }
 
+// TestFedoraCoreOS gives Butane the file of docs/fedora-coreos.md, next to what the host's archive has, and systemd the units.
+func TestFedoraCoreOS(t *testing.T) {
+	page := slices.DeleteFunc(blocks(t, "fedora-coreos.md", "yaml"), func(b string) bool { return !strings.HasPrefix(b, "variant: fcos\n") })
+	if len(page) != 1 {
+		t.Fatalf("docs/fedora-coreos.md has %d Butane files, expected 1", len(page))
+	}
+	archive, units := t.TempDir(), t.TempDir()
+	if err := os.CopyFS(filepath.Join(archive, "systemd"), os.DirFS("systemd")); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"lockkeeper", "fleetlock.toml", "50-lockkeeper.toml"} {
+		write(t, filepath.Join(archive, name), name)
+	}
+	ign := butane(t, "docs/fedora-coreos.md", page[0], "--files-dir", archive)
+	for _, f := range ign.Storage.Files {
+		if got := inline(t, f.Contents.Source); got != filepath.Base(f.Path) {
+			t.Errorf("%s is %q", f.Path, got)
+		}
+	}
+	for _, u := range ign.Systemd.Units {
+		want, err := os.ReadFile(filepath.Join("systemd", u.Name))
+		if err != nil || u.Contents != string(want) || u.Enabled != (u.Name == "lockkeeper.service") {
+			t.Errorf("%s: enabled: %t, %v\n%s", u.Name, u.Enabled, err, u.Contents)
+		}
+		// systemd looks for the program, which is not installed here.
+		write(t, filepath.Join(units, u.Name), u.Contents)
+		for _, d := range u.Dropins {
+			write(t, filepath.Join(units, u.Name+".d", d.Name), strings.Replace(d.Contents, "=/usr/local/bin/lockkeeper ", "=/bin/true ", 1))
+		}
+	}
+	verifyUnits(t, units)
+	if inArchive, err := os.ReadDir("systemd"); err != nil || len(ign.Storage.Files) != 3 || len(ign.Systemd.Units) != len(inArchive) {
+		t.Errorf("the page has %d files and %d units, and the archive has %d units: %v", len(ign.Storage.Files), len(ign.Systemd.Units), len(inArchive), err)
+	}
+}
+
 // filled is a template of this directory with its values.
 func filled(t *testing.T, file string, values any) string {
 	t.Helper()
@@ -142,9 +179,9 @@ func runTool(t *testing.T, tool, stdin string, args ...string) (stdout string, e
 	return string(out), err
 }
 
-func butane(t *testing.T, name, source string) (ign ignition) {
+func butane(t *testing.T, name, source string, args ...string) (ign ignition) {
 	t.Helper()
-	out, err := runTool(t, "github.com/coreos/butane/internal", source, "--strict", "--pretty")
+	out, err := runTool(t, "github.com/coreos/butane/internal", source, append([]string{"--strict", "--pretty"}, args...)...)
 	if err != nil {
 		t.Fatalf("%s: %v", name, err)
 	}
@@ -221,7 +258,7 @@ func verifyUnits(t *testing.T, dir string) {
 		t.Log("left out: systemd-analyze is missing, so systemd did not check the units")
 		return
 	}
-	names, err := filepath.Glob(filepath.Join(dir, "*"))
+	names, err := filepath.Glob(filepath.Join(dir, "*[^d]")) // without the directories of drop-ins, *.d
 	if err != nil || len(names) == 0 {
 		t.Fatalf("no units in %s: %v", dir, err)
 	}
