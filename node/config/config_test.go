@@ -1,12 +1,14 @@
 package config
 
 import (
+	"bytes"
 	"errors"
 	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -68,6 +70,33 @@ func loadText(t *testing.T, text string) (*Config, string) {
 		return c, ""
 	}
 	return c, strings.ReplaceAll(err.Error(), dir+"/", "")
+}
+
+// TestDocumentsFiles loads the TOML of the documents, except Zincati's.
+func TestDocumentsFiles(t *testing.T) {
+	pages, err := filepath.Glob("../../docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]int{}
+	for _, page := range pages {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, block := range regexp.MustCompile("(?ms)^ *```toml\n(.*?)^ *```$").FindAllSubmatch(text, -1) {
+			if bytes.Contains(block[1], []byte("[updates]\n")) {
+				continue
+			}
+			found[filepath.Base(page)]++
+			if _, err := loadText(t, string(block[1])); err != "" {
+				t.Errorf("%s: %s\n%s", page, err, block[1])
+			}
+		}
+	}
+	if len(found) < 5 || found["fedora-coreos.md"] != 1 {
+		t.Errorf("files of lockkeeper's: %v", found)
+	}
 }
 
 func TestDefaultsAreTheContract(t *testing.T) {

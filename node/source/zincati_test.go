@@ -2,6 +2,8 @@ package source
 
 import (
 	"log/slog"
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -9,7 +11,15 @@ import (
 // TestZincati has Zincati's configuration, and whether a Zincati that runs is another manager.
 func TestZincati(t *testing.T) {
 	const ours = "127.0.0.1:9478"
-	asks := "[updates]\nstrategy = \"fleet_lock\"\n[updates.fleet_lock]\nbase_url = \"http://127.0.0.1:9478/\"\n"
+	page, err := os.ReadFile("../../docs/fedora-coreos.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	block := regexp.MustCompile("(?s) ```toml\n( +\\[updates\\]\n.*?)```").FindSubmatch(page)
+	if block == nil || !strings.Contains(string(page), "[fleetlock]\n   listen = \""+ours+"\"\n") {
+		t.Fatalf("docs/fedora-coreos.md does not configure both for %s", ours)
+	}
+	asks := string(block[1])
 	for name, c := range map[string]struct {
 		files   map[string]string
 		address string
