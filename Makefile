@@ -214,7 +214,7 @@ packages: package-deps ## Make deb, rpm, sysext image, Ignition file, SBOM and c
 	$(GO) run ./packaging/build -version '$(VERSION)' -url '$(URL)' -out dist
 
 .PHONY: release
-release: release-deps ## Make all files of a release in dist/, a directory to publish as it is (VERSION=1.2.3 URL=https://… KEY=FINGERPRINT)
+release: release-deps ## Make all files of a release in dist/, a directory to publish as it is, one for each minor version (VERSION=1.2.3 URL=https://…/1.2 KEY=FINGERPRINT)
 	$(GO) run ./packaging/build -release -version '$(VERSION)' -url '$(URL)' -key '$(KEY)' -out dist
 
 # The tools that make and sign the indexes of repositories.

@@ -91,7 +91,7 @@ func (b *build) asRelease(ctx context.Context, address, on, key string) (err err
 		return fmt.Errorf("the version %q is not a release's: set VERSION, such as VERSION=1.2.3 or VERSION=1.2.3-rc.1", b.describe)
 	}
 	if u, err := url.Parse(address); err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || u.RawQuery != "" || u.Fragment != "" || u.String() != address {
-		return fmt.Errorf("the address %q is not one at which files can be published: set URL, such as URL=https://downloads.example.com/lockkeeper", address)
+		return fmt.Errorf("the address %q is not one at which files can be published: set URL, such as URL=https://downloads.example.com/lockkeeper/1.2", address)
 	}
 	b.describe = "v" + strings.TrimPrefix(b.describe, "v") // as git's tag says it
 	if b.platforms, err = choose(on); err != nil {

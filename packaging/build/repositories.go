@@ -12,7 +12,8 @@ import (
 )
 
 // The repositories for apt and dnf are the directory of the artifacts itself: its packages lie next to the indexes that name them,
-// so a static web server publishes all of it as it is. The indexes name the packages of this version only.
+// so a static web server publishes all of it as it is. The indexes name the packages of this version only, and so
+// docs/download.md has each minor version published in a directory of its own.
 
 const (
 	suite       = "stable"

@@ -312,7 +312,7 @@ func TestIgnition(t *testing.T) {
 	if ign.Ignition.Version != "3.4.0" || len(ign.Storage.Files) != 3 || len(ign.Storage.Links) != 1 || len(ign.Systemd.Units) != 3 {
 		t.Fatalf("the Ignition file says %+v", ign)
 	}
-	if f := ign.Storage.Files[0]; f.Path != image || f.Contents.Source != "https://downloads.example.com/lockkeeper/lockkeeper-1.2.3-x86-64.raw" ||
+	if f := ign.Storage.Files[0]; f.Path != image || f.Contents.Source != publishedAt+"/lockkeeper-1.2.3-x86-64.raw" ||
 		f.Contents.Verification.Hash != "sha256-"+sumOf(t, artefact(dist(t), rawForm, v1)) {
 		t.Errorf("the image: %+v", f)
 	}

@@ -2,6 +2,8 @@ package install
 
 import (
 	"fmt"
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -32,10 +34,10 @@ printf '#!/bin/sh\necho "$@" >>/called\nexit 4\n' >/usr/bin/lockkeeper; chmod 07
 	}
 }
 
-// secrets makes the host one that has coordinated: with the administrator's credential, and what the service wrote.
+// secrets makes the host one that has coordinated: with the administrator's credential, what the service wrote, and other files.
 func (r *root) secrets() {
 	r.must("sh", "-ec", `umask 077; echo secret >/etc/lockkeeper/coordinator.kubeconfig
-mkdir -p /var/cache/lockkeeper /var/lib/lockkeeper; echo secret >/var/lib/lockkeeper/coordinator-token.json; echo secret >/var/cache/lockkeeper/plugin`)
+mkdir -p /var/cache/lockkeeper /var/lib/lockkeeper; touch /etc/lockkeeper/other /var/lib/lockkeeper/other; echo secret >/var/lib/lockkeeper/coordinator-token.json; echo secret >/var/cache/lockkeeper/plugin`)
 }
 
 // left lists what the host has of lockkeeper's, except in the package manager's own records.
@@ -43,19 +45,53 @@ func (r *root) left() string {
 	return r.must("sh", "-c", "find /etc /opt /srv /usr /var -xdev -path '*lockkeeper*' -not -path '/var/lib/dpkg/*' -not -type d | sort")
 }
 
+// remains compares a column of the table in docs/uninstall.md with what the host has.
+func (r *root) remains(column int) {
+	r.t.Helper()
+	text, err := os.ReadFile(source + "/docs/uninstall.md")
+	must(r.t, err)
+	_, table, _ := strings.Cut(string(text), "\n## What remains where\n")
+	rows := 0
+	for line := range strings.Lines(table) {
+		m := regexp.MustCompile("^\\| \\**(other files in )?`(/(etc|var)/[^`]+)`").FindStringSubmatch(line)
+		if m == nil {
+			continue
+		}
+		rows++
+		path := m[2]
+		if m[1] != "" {
+			path += "/other" // of secrets
+		}
+		cell := strings.TrimSpace(strings.Split(line, "|")[column])
+		stays := strings.HasPrefix(cell, "stay")
+		if !stays && !strings.HasPrefix(cell, "deleted") {
+			r.t.Errorf("docs/uninstall.md does not say whether %s stays: %q", path, cell)
+		}
+		if r.has(path) != stays {
+			r.t.Errorf("docs/uninstall.md says of %s: %s; it is there: %t", path, cell, !stays)
+		}
+	}
+	if rows != 6 {
+		r.t.Errorf("docs/uninstall.md has %d rows about files, expected 6", rows)
+	}
+}
+
 const (
 	// removedDeb is what docs/uninstall.md says that `apt-get remove` leaves.
 	removedDeb = `/etc/lockkeeper/coordinator.kubeconfig
 /etc/lockkeeper/lockkeeper.toml
+/etc/lockkeeper/other
 /etc/systemd/system/multi-user.target.wants/lockkeeper.service
 /var/cache/lockkeeper/plugin
 /var/lib/lockkeeper/coordinator-token.json
+/var/lib/lockkeeper/other
 /var/lib/systemd/deb-systemd-helper-enabled/lockkeeper.service.dsh-also
 /var/lib/systemd/deb-systemd-helper-enabled/multi-user.target.wants/lockkeeper.service
 `
 	// erasedRPM is what it says that `dnf remove` and `rpm -e` leave.
 	erasedRPM = `/etc/lockkeeper/coordinator.kubeconfig
 /etc/lockkeeper/lockkeeper.toml.rpmsave
+/etc/lockkeeper/other
 `
 	// staysUntil is what the removal says of a credential.
 	staysUntil = "lockkeeper: %s is a credential"
@@ -110,6 +146,7 @@ func TestDeb(t *testing.T) {
 	if got := r.left(); got != removedDeb {
 		t.Errorf("removed: this is left\n%s\nexpected\n%s", got, removedDeb)
 	}
+	r.remains(2)
 	for _, secret := range []string{"/etc/lockkeeper/coordinator.kubeconfig", "/var/lib/lockkeeper/coordinator-token.json"} {
 		if !strings.Contains(said, fmt.Sprintf(staysUntil, secret)) {
 			t.Errorf("removed: it does not say that %s stays:\n%s", secret, said)
@@ -130,6 +167,7 @@ func TestDeb(t *testing.T) {
 	if _, err := r.run("test", "-L", enabled); err == nil {
 		t.Errorf("purged: %s is still there", enabled)
 	}
+	r.remains(3)
 	if out := r.must("sh", "-c", "find / -xdev -name '*lockkeeper*' -not -path '/root/*' -not -path '/proc/*'"); out != "" {
 		t.Errorf("purged: this is left\n%s", out)
 	}
@@ -193,6 +231,7 @@ func TestRPM(t *testing.T) {
 	if got := r.left(); got != erasedRPM {
 		t.Errorf("removed: this is left\n%s\nexpected\n%s", got, erasedRPM)
 	}
+	r.remains(4)
 	if _, err := r.run("test", "-L", enabled); err == nil {
 		t.Errorf("removed: %s is still there", enabled)
 	}

@@ -153,6 +153,17 @@ func TestSignatures(t *testing.T) {
 	if out, err := check(); err != nil || !strings.Contains(out, filepath.Base(deb)+": OK") || !strings.Contains(out, keyring.ours) {
 		t.Errorf("%v\n%s", err, out)
 	}
+	// systemd-sysupdate calls gpg so, with lockkeeper.gpg as its keyring.
+	verify := func(sums string) (string, error) {
+		return run(t, "env", "GNUPGHOME="+t.TempDir(), "sh", "-ec", `exec gpg --no-options --no-default-keyring --no-auto-key-locate --no-auto-check-trustdb --batch --trust-model=always \
+			--homedir="$GNUPGHOME" --keyring="$1/lockkeeper.gpg" --verify "$1/SHA256SUMS.gpg" - <"$2"`, "sh", dist(t), sums)
+	}
+	if out, err := verify(filepath.Join(dist(t), "SHA256SUMS")); err != nil {
+		t.Errorf("systemd-sysupdate refuses the signature: %v\n%s", err, out)
+	}
+	if out, err := verify(deb); err == nil {
+		t.Errorf("the signature is also that of a package:\n%s", out)
+	}
 	must(t, os.WriteFile(deb, flipped(t, deb), 0o644))
 	if out, err := check(); err == nil {
 		t.Errorf("a changed package passes:\n%s", out)
@@ -175,7 +186,8 @@ func TestSignatures(t *testing.T) {
 	}
 }
 
-// TestEveryFileHasAPlace finds each file of a release in the table of docs/install.md, and each row's files in a release.
+// TestEveryFileHasAPlace finds each file of a release in the table of docs/install.md, and each row's files in a release. The addresses
+// in the files are those of the release's own directory.
 func TestEveryFileHasAPlace(t *testing.T) {
 	text, err := os.ReadFile(source + "/docs/install.md")
 	must(t, err)
@@ -193,7 +205,8 @@ func TestEveryFileHasAPlace(t *testing.T) {
 			patterns[name] = regexp.MustCompile("^" + pattern + "$")
 		}
 	}
-	found := map[string]bool{}
+	address := regexp.MustCompile(`https://downloads\.example\.com[^\s"',\]]*`)
+	found, named := map[string]bool{}, 0
 	must(t, filepath.WalkDir(dist(t), func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
@@ -209,11 +222,25 @@ func TestEveryFileHasAPlace(t *testing.T) {
 		if len(rows) != 1 {
 			t.Errorf("%s is in %q of docs/install.md's table, expected one", name, rows)
 		}
+		if slices.Contains([]string{".deb", ".rpm", ".raw", ".gz", ".tgz"}, filepath.Ext(name)) {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		addresses := address.FindAllString(string(text), -1)
+		for _, a := range addresses {
+			if !strings.HasPrefix(a+"/", publishedAt+"/") {
+				t.Errorf("%s names %s, which is not below %s", name, a, publishedAt)
+			}
+		}
+		named += min(len(addresses), 1)
 		return err
 	}))
 	for row := range patterns {
 		if !found[row] {
 			t.Errorf("a release has no %s", row)
 		}
+	}
+	if named != 7 { // .bu, .ign, sysupdate.conf, the krew manifest, the chart's index, and those for apt and dnf
+		t.Errorf("%d files name the address, expected 7", named)
 	}
 }

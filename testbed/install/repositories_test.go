@@ -13,8 +13,8 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/walkthrough"
 )
 
-// publishedAt is the address that the artifacts are built for.
-const publishedAt = "https://downloads.example.com/lockkeeper"
+// publishedAt is the address that the artifacts are built for: a directory for each minor version, as docs/download.md says.
+const publishedAt = "https://downloads.example.com/lockkeeper/1.2"
 
 // website serves a directory of artifacts on the loopback, as a static web server does, and only under their exact names. It puts its own address in the place of
 // publishedAt, and changes what a test wants changed.
@@ -90,6 +90,22 @@ chmod 0755 /usr/local/bin/curl; echo 'Acquire::Retries "0";' >/etc/apt/apt.conf.
 	return r
 }
 
+// debian is a client without curl. Its other source of packages is an archive with what the page installs first; the curl there is the stand-in.
+func debian(t *testing.T) *root {
+	r := client(t)
+	r.must("sh", "-ec", `mkdir -p /srv/archive /srv/curl/usr/bin; cd /srv; mv /usr/local/bin/curl curl/usr/bin
+for name in curl ca-certificates; do
+	mkdir -p $name/DEBIAN
+	printf 'Package: %s\nVersion: 1\nArchitecture: all\nMaintainer: a test\nDescription: a stand-in\n' $name >$name/DEBIAN/control
+	dpkg-deb --build --root-owner-group $name archive
+done
+echo 'deb [trusted=yes] file:/srv/archive ./' >/etc/apt/sources.list.d/archive.list`)
+	if out, err := r.outside("sh", "-ec", `cd "$0/srv/archive"; apt-ftparchive packages . >Packages`, r.dir); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return r
+}
+
 // installed is the version of the package that a package manager's database has, "" for none.
 func (r *root) installed() string {
 	out, err := r.run("lockkeeper", "version")
@@ -119,7 +135,7 @@ const aptGet = "apt-get -q -y "
 // TestAptRepository follows docs/download.md on a Debian that has nothing of lockkeeper's, upgrades and removes the package.
 func TestAptRepository(t *testing.T) {
 	t.Parallel()
-	r := client(t)
+	r := debian(t)
 	w := publish(t, dist(t))
 	r.must("sh", "-ec", pageCommands(t, "Debian and Ubuntu", w))
 	if got := r.installed(); got != "v1.2.3" {
@@ -142,7 +158,7 @@ func TestAptRepository(t *testing.T) {
 // TestAptRefuses breaks one file of the repository at a time.
 func TestAptRefuses(t *testing.T) {
 	t.Parallel()
-	r := client(t)
+	r := debian(t)
 	deb := fmt.Sprintf(debForm, v1)
 	stranger, _ := otherSignatures(t)
 	const inRelease, release, packages = "dists/stable/InRelease", "dists/stable/Release", "dists/stable/main/binary-amd64/Packages"
@@ -158,7 +174,7 @@ func TestAptRefuses(t *testing.T) {
 	} {
 		w := publish(t, dist(t))
 		w.replace = tc.replace
-		r.must("sh", "-ec", "rm -rf /var/lib/apt/lists /var/cache/apt/archives; mkdir -p /var/cache/apt/archives")
+		r.must("sh", "-ec", "rm -rf /etc/apt/sources.list.d/lockkeeper.sources /var/lib/apt/lists /var/cache/apt/archives; mkdir -p /var/cache/apt/archives")
 		out, err := r.run("sh", "-ec", pageCommands(t, "Debian and Ubuntu", w))
 		if got := r.installed(); err == nil || got != "" {
 			t.Errorf("%s: installed is %q: %v\n%s", tc.name, got, err, out)
