@@ -61,8 +61,16 @@ func TestSysext(t *testing.T) {
 		return strings.TrimSpace(out) == "active", err
 	})
 	do("systemctl", "status", "--no-pager", "lockkeeper")
-	do("systemctl", "stop", "lockkeeper")
+	// The order of docs/uninstall.md: as long as the image is there, multi-user.target starts the target again.
 	do("systemd-sysext", "unmerge")
+	do("systemctl", "daemon-reload")
+	do("systemctl", "stop", "lockkeeper-sysext.target", "lockkeeper.service")
+	if upheld := do("systemctl", "show", "--property", "Upholds", "--value", "multi-user.target"); strings.TrimSpace(upheld) != "" {
+		t.Errorf("multi-user.target upholds %q", upheld)
+	}
+	if out, err := h.Exec(within(t, soon), "systemctl", "is-active", "lockkeeper-sysext.target", "lockkeeper.service"); err == nil || out != "inactive\ninactive\n" {
+		t.Errorf("after the image is gone: %v\n%s", err, out)
+	}
 	if _, err := h.Exec(within(t, soon), "test", "-e", "/usr/bin/lockkeeper"); err == nil {
 		t.Error("the binary exists without the extension")
 	}
