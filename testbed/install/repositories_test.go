@@ -90,15 +90,12 @@ chmod 0755 /usr/local/bin/curl; echo 'Acquire::Retries "0";' >/etc/apt/apt.conf.
 	return r
 }
 
-// debian is a client without curl. Its other source of packages is an archive with what the page installs first; the curl there is the stand-in.
+// debian is a client without curl. Its other source of packages is an archive with the stand-in, for the page to install first.
 func debian(t *testing.T) *root {
 	r := client(t)
-	r.must("sh", "-ec", `mkdir -p /srv/archive /srv/curl/usr/bin; cd /srv; mv /usr/local/bin/curl curl/usr/bin
-for name in curl ca-certificates; do
-	mkdir -p $name/DEBIAN
-	printf 'Package: %s\nVersion: 1\nArchitecture: all\nMaintainer: a test\nDescription: a stand-in\n' $name >$name/DEBIAN/control
-	dpkg-deb --build --root-owner-group $name archive
-done
+	r.must("sh", "-ec", `mkdir -p /srv/archive /srv/curl/usr/bin /srv/curl/DEBIAN; cd /srv; mv /usr/local/bin/curl curl/usr/bin
+printf 'Package: curl\nVersion: 1\nArchitecture: all\nMaintainer: a test\nDescription: a stand-in\n' >curl/DEBIAN/control
+dpkg-deb --build --root-owner-group curl archive
 echo 'deb [trusted=yes] file:/srv/archive ./' >/etc/apt/sources.list.d/archive.list`)
 	if out, err := r.outside("sh", "-ec", `cd "$0/srv/archive"; apt-ftparchive packages . >Packages`, r.dir); err != nil {
 		t.Fatalf("%v\n%s", err, out)
