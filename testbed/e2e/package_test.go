@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -17,111 +18,175 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/realhost"
 )
 
-// TestPackage takes the package through its life on a host: install, reload, upgrade, stop and upgrade, remove, purge.
-// It uses the packaged command line and configuration.
-// When the package is removed, and not when it is upgraded, the host gives its node up. No coordinator runs; the test plays it.
+// shell is an administrator's shell on a host.
+type shell struct {
+	*testing.T
+	host *realhost.Host
+}
+
+// do runs a script, and ends the test if one of its commands fails.
+func (s shell) do(script string) string {
+	s.Helper()
+	out, err := s.host.Exec(within(s.T, soon), "sh", "-ec", script)
+	s.Logf("# %s\n%s", strings.TrimSpace(script), out)
+	must(s.T, err)
+	return out
+}
+
+// is checks what systemctl says of the service. Its exit status does not count.
+func (s shell) is(property, want string) {
+	s.Helper()
+	out, err := s.host.Exec(within(s.T, soon), "systemctl", property, "lockkeeper")
+	if _, exited := errors.AsType[*realhost.ExecError](err); !exited {
+		must(s.T, err)
+	}
+	if got := strings.TrimSpace(out); got != want {
+		s.Errorf("systemctl %s lockkeeper: %q, expected %q", property, got, want)
+	}
+}
+
+// runs waits until the host has published that it is managed and runs a version.
+func (s shell) runs(version string) {
+	s.Helper()
+	until(s.T, soon, s.host.Name(), "to run "+version, func(n *turn.Node) bool {
+		return n.Host != nil && n.Host.Managed && n.Host.Version == "v"+version
+	})
+}
+
+// puts runs a script that installs or upgrades the package. The host must not give its node up for that.
+func (s shell) puts(script string) {
+	s.Helper()
+	if out := s.do(script); strings.Contains(out, " leaves") {
+		s.Errorf("the host leaves although the package was installed or upgraded: %s", out)
+	}
+}
+
+// restarts runs a script that makes the service run again with another process.
+func (s shell) restarts(script string) {
+	s.Helper()
+	before, err := pid(within(s.T, soon), s.host)
+	must(s.T, err)
+	s.puts(script)
+	restarted(s.T, s.host, before)
+}
+
+const (
+	edited     = "# edited by an administrator"
+	editConfig = "echo '" + edited + "' >>/etc/lockkeeper/lockkeeper.toml"
+)
+
+// stillEdited checks that an administrator's edit of the configuration has survived.
+func (s shell) stillEdited() {
+	s.Helper()
+	if text := s.do("cat /etc/lockkeeper/lockkeeper.toml"); !strings.Contains(text, edited) {
+		s.Error("the administrator's edit is gone")
+	}
+}
+
+// TestPackage takes the deb and then the rpm through their lives on a host: install, reload, upgrade, stop and downgrade,
+// remove. It uses the packaged command line and configuration. When a package is removed, and not when it is upgraded,
+// the host gives its node up. No coordinator runs; the test plays it.
 func TestPackage(t *testing.T) {
 	leftOut(t)
 	must(t, cp.ApplyLockkeeper(within(t, soon))) // a host publishes nothing before it has read the policies
+	w := startWebsite(t)
+	files := w.clientFiles()
+	maps.Copy(files, rpmFiles)
+	files[dropInPath] = []byte(ownProc)
 	fleet, err := realhost.StartFleet(t.Context(), lab, cp, realhost.FleetOptions{Hosts: 1, Prefix: "spare-", Host: realhost.Options{
-		Files: map[string][]byte{dropInPath: []byte(ownProc)},
+		Files: files, Binds: rpmBinds,
 	}})
 	must(t, err)
 	t.Cleanup(fleet.Close)
-	h := fleet.Hosts[0]
-	is := func(property, want string) {
-		t.Helper()
-		out, err := h.Exec(within(t, soon), "systemctl", property, "lockkeeper")
-		if _, exited := errors.AsType[*realhost.ExecError](err); !exited {
-			must(t, err)
-		}
-		if got := strings.TrimSpace(out); got != want {
-			t.Errorf("systemctl %s lockkeeper: %q, expected %q", property, got, want)
-		}
+	if t.Run("deb", func(t *testing.T) { testDeb(shell{t, fleet.Hosts[0]}, w) }) { // the rpm needs a host without the deb
+		t.Run("rpm", func(t *testing.T) { testRPM(shell{t, fleet.Hosts[0]}) })
 	}
-	do := func(args ...string) string {
-		t.Helper()
-		out, err := h.Exec(within(t, soon), args...)
-		t.Logf("# %s\n%s", strings.Join(args, " "), out)
-		must(t, err)
-		return out
-	}
-	put := func(deb string) {
-		t.Helper()
-		out, err := install(within(t, soon), h, deb)
-		t.Logf("# dpkg -i\n%s", out)
-		must(t, err)
-		if strings.Contains(out, " leaves") {
-			t.Errorf("the host leaves although the package was installed or upgraded: %s", out)
-		}
+}
+
+// testDeb installs the package from the repository with the commands of docs/download.md, and upgrades it from there.
+func testDeb(s shell, w *website) {
+	w.onlySource(s)
+	w.publish(debs.older)
+	s.puts(downloadCommands(s.T, "Debian and Ubuntu"))
+	s.is("is-enabled", "enabled")
+	s.is("is-active", "active")
+	s.runs(olderVersion)
+	if out := s.do("systemctl show --property=ExecStart --value lockkeeper"); !strings.Contains(out, "argv[]=/usr/bin/lockkeeper run ;") {
+		s.Errorf("the command line differs from the package: %s", out)
 	}
 
-	put(debs.older)
-	is("is-enabled", "enabled")
-	is("is-active", "active")
-	until(t, soon, h.Name(), "to have published", func(n *turn.Node) bool { return n.Host != nil && n.Host.Version == "v"+olderVersion })
-
-	if out := do("systemctl", "show", "--property=ExecStart", "--value", "lockkeeper"); !strings.Contains(out, "argv[]=/usr/bin/lockkeeper run ;") {
-		t.Errorf("the command line differs from the package: %s", out)
-	}
-
-	const edited = "# edited by an administrator"
-	do("sh", "-c", "echo '"+edited+"' >>/etc/lockkeeper/lockkeeper.toml")
-	before, err := pid(within(t, soon), h)
-	must(t, err)
-	do("systemctl", "reload", "lockkeeper")
-	eventually(t, soon, "the reload to be in the journal", func(ctx context.Context) (bool, error) {
-		said, err := h.Journal(ctx, "lockkeeper.service")
+	s.do(editConfig)
+	before, err := pid(within(s.T, soon), s.host)
+	must(s.T, err)
+	s.do("systemctl reload lockkeeper")
+	eventually(s.T, soon, "the reload to be in the journal", func(ctx context.Context) (bool, error) {
+		said, err := s.host.Journal(ctx, "lockkeeper.service")
 		return strings.Contains(said, "configuration reloaded"), err
 	})
-	if now, err := pid(within(t, soon), h); err != nil || now != before {
-		t.Errorf("PID %d (%v) after a reload, before %d", now, err, before)
+	if now, err := pid(within(s.T, soon), s.host); err != nil || now != before {
+		s.Errorf("PID %d (%v) after a reload, before %d", now, err, before)
 	}
 
-	put(debs.newer)
-	restarted(t, h, before)
-	until(t, soon, h.Name(), "to be upgraded", func(n *turn.Node) bool { return n.Host != nil && n.Host.Version == "v"+newerVersion })
-	if text := do("cat", "/etc/lockkeeper/lockkeeper.toml"); !strings.Contains(text, edited) {
-		t.Error("the administrator's edit is gone after an upgrade")
-	}
+	w.publish(debs.newer)
+	s.restarts("apt-get update; apt-get upgrade -y")
+	s.runs(newerVersion)
+	s.stillEdited()
 
-	do("systemctl", "stop", "lockkeeper")
-	put(debs.older) // a downgrade
-	is("is-active", "inactive")
-	do("systemctl", "start", "lockkeeper")
-	until(t, soon, h.Name(), "to be downgraded", func(n *turn.Node) bool { return n.Host != nil && n.Host.Version == "v"+olderVersion })
+	s.do("systemctl stop lockkeeper")
+	w.publish(debs.older)
+	s.puts("apt-get update; apt-get install -y --allow-downgrades lockkeeper=" + olderVersion)
+	s.is("is-active", "inactive")
+	s.do("systemctl start lockkeeper")
+	s.runs(olderVersion)
+	removeDeb(s)
+}
 
-	coordinate(t, h.Name(), `{"metadata":{"labels":{"lockkeeper.dev/state":"idle"}}}`)
+// removeDeb removes the package, installs it again, and purges it.
+func removeDeb(s shell) {
+	name := s.host.Name()
+	coordinate(s.T, name, `{"metadata":{"labels":{"lockkeeper.dev/state":"idle"}}}`)
 	released := make(chan error, 1)
 	go func() {
-		_, err := cp.WaitNode(within(t, soon), h.Name(), "to say that it is not managed", func(n *corev1.Node) bool {
+		_, err := cp.WaitNode(within(s.T, soon), name, "to say that it is not managed", func(n *corev1.Node) bool {
 			return n != nil && strings.Contains(n.Annotations[v1alpha1.AnnotationHost], `"managed":false`)
 		})
 		released <- err
-		coordinate(t, h.Name(), `{"metadata":{"labels":{"lockkeeper.dev/state":null,"lockkeeper.dev/wants":null,"lockkeeper.dev/held":"Unmanaged"},`+
+		coordinate(s.T, name, `{"metadata":{"labels":{"lockkeeper.dev/state":null,"lockkeeper.dev/wants":null,"lockkeeper.dev/held":"Unmanaged"},`+
 			`"annotations":{"lockkeeper.dev/host":null}}}`)
 	}()
-	out := do("dpkg", "-r", "lockkeeper")
-	must(t, <-released)
-	if !strings.Contains(out, h.Name()+" leaves; waiting up to 2m") || !strings.Contains(out, h.Name()+" has left.") {
-		t.Error("dpkg -r does not say that the host has left")
+	s.leaves("apt-get remove -y lockkeeper", "held")
+	must(s.T, <-released)
+	s.is("is-active", "inactive")
+	s.do("test ! -e /usr/bin/lockkeeper")
+	s.stillEdited()
+	s.puts("apt-get install -y lockkeeper")
+	s.is("is-enabled", "enabled")
+	s.is("is-active", "active")
+	s.runs(olderVersion)
+	s.leaves("apt-get purge -y lockkeeper", "held") // no coordinator has adopted it, so the host removes its keys
+	s.is("is-active", "inactive")
+	s.do("test ! -e /etc/lockkeeper && test ! -e /var/cache/lockkeeper && test ! -e /etc/systemd/system/multi-user.target.wants/lockkeeper.service")
+	s.notFailed()
+}
+
+// leaves runs a script that makes the host give its node up. keys are what stays on the Node; see ourKeys.
+func (s shell) leaves(script, keys string) string {
+	s.Helper()
+	out, name := s.do(script), s.host.Name()
+	if !strings.Contains(out, name+" leaves; waiting up to 2m") || !strings.Contains(out, name+" has left.") {
+		s.Errorf("the host does not say that it has left: %s", out)
 	}
-	if got := ourKeys(t, h.Name()); got != "held" {
-		t.Errorf("after its removal the Node has %q, expected only held", got)
+	if got := ourKeys(s.T, name); got != keys {
+		s.Errorf("after %s the Node has %q, expected %q", script, got, keys)
 	}
-	is("is-active", "inactive")
-	do("sh", "-c", "test ! -e /usr/bin/lockkeeper && grep -q '"+edited+"' /etc/lockkeeper/lockkeeper.toml")
-	put(debs.older)
-	is("is-enabled", "enabled")
-	is("is-active", "active")
-	until(t, soon, h.Name(), "to be published again after its removal", func(n *turn.Node) bool { return n.Host != nil && n.Host.Managed })
-	do("dpkg", "-P", "lockkeeper") // no coordinator has adopted it, so the host removes its keys
-	if got := ourKeys(t, h.Name()); got != "held" {
-		t.Errorf("purged, the Node has %q, expected only held", got)
-	}
-	do("sh", "-c", "test ! -e /etc/lockkeeper && test ! -e /var/cache/lockkeeper && test ! -e /etc/systemd/system/multi-user.target.wants/lockkeeper.service")
-	if out := do("systemctl", "--failed", "--no-legend"); strings.Contains(out, "lockkeeper") {
-		t.Errorf("systemd still knows the unit: %s", out)
+	return out
+}
+
+// notFailed checks that systemd does not list the service as a failed one.
+func (s shell) notFailed() {
+	s.Helper()
+	if out := s.do("systemctl --failed --no-legend"); strings.Contains(out, "lockkeeper") {
+		s.Errorf("systemd lists the unit as failed: %s", out)
 	}
 }
 

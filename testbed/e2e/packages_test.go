@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -9,7 +10,7 @@ import (
 	"runtime"
 )
 
-// These are two versions of the package with the same code.
+// These are two releases with the same code.
 const (
 	olderVersion = "0.9.0"
 	newerVersion = "0.9.1"
@@ -18,7 +19,10 @@ const (
 // sourceDir is the path from here to the root of the source.
 const sourceDir = "../.."
 
-// packages contains the paths of the debs under test on the machine.
+// signer is the user ID of the key that signs both releases.
+const signer = "release@lockkeeper.test"
+
+// packages contains the paths of the debs under test on the machine. Each lies in the directory of its release.
 type packages struct {
 	older, newer string
 	dir          string // removed at the end; "" if the packages existed before
@@ -30,7 +34,16 @@ func (p packages) remove() {
 	}
 }
 
-// buildPackages builds both packages like `make packages`, but only for this machine's architecture.
+// beside returns the one file next to a deb that matches a pattern.
+func beside(deb, pattern string) (string, error) {
+	found, err := filepath.Glob(filepath.Join(filepath.Dir(deb), pattern))
+	if err == nil && len(found) != 1 {
+		err = fmt.Errorf("%d files %s in the release, expected one: %v", len(found), pattern, found)
+	}
+	return cmp.Or(found...), err
+}
+
+// buildPackages builds both releases like `make release`, but only for this machine's system and architecture.
 func buildPackages(ctx context.Context) (p packages, err error) {
 	root := os.Getenv("LOCKKEEPER_E2E_PACKAGES")
 	if root == "" {
@@ -38,11 +51,9 @@ func buildPackages(ctx context.Context) (p packages, err error) {
 			return p, err
 		}
 		root = p.dir
-		for _, version := range []string{olderVersion, newerVersion} {
-			if err := buildPackage(ctx, version, filepath.Join(root, version)); err != nil {
-				p.remove()
-				return p, err
-			}
+		if err := buildReleases(ctx, root); err != nil {
+			p.remove()
+			return p, err
 		}
 	}
 	path := func(version string) string {
@@ -58,12 +69,32 @@ func buildPackages(ctx context.Context) (p packages, err error) {
 	return p, nil
 }
 
-func buildPackage(ctx context.Context, version, out string) error {
-	fmt.Fprintf(os.Stderr, "e2e: building the package %s\n", version)
-	cmd := exec.CommandContext(ctx, "go", "run", "./packaging/build", "-version", "v"+version, "-arch", runtime.GOARCH, "-out", out)
-	cmd.Dir = sourceDir
-	if said, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("building the package %s: %w\n%s", version, err, said)
+// buildReleases builds both releases, signed with a key that exists only as long as the build takes.
+func buildReleases(ctx context.Context, root string) error {
+	keyring, err := os.MkdirTemp("", "gpg-") // a short path, because gpg-agent's socket is in it
+	if err != nil {
+		return err
 	}
-	return nil
+	defer func() {
+		_ = exec.Command("gpgconf", "--homedir", keyring, "--kill", "all").Run()
+		_ = os.RemoveAll(keyring) // in the temporary directory
+	}()
+	run := func(name string, args ...string) error {
+		cmd := exec.CommandContext(ctx, name, args...)
+		cmd.Dir = sourceDir
+		cmd.Env = append(os.Environ(), "GNUPGHOME="+keyring)
+		if said, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("building the releases: %s: %w\n%s", name, err, said)
+		}
+		return nil
+	}
+	err = run("gpg", "--batch", "--passphrase", "", "--quick-gen-key", signer, "ed25519", "sign", "never")
+	for _, version := range []string{olderVersion, newerVersion} {
+		if err == nil {
+			fmt.Fprintf(os.Stderr, "e2e: building the release %s\n", version)
+			err = run("go", "run", "./packaging/build", "-release", "-url", publishedAt, "-key", signer, "-version", "v"+version,
+				"-arch", runtime.GOARCH, "-platforms", runtime.GOOS+"/"+runtime.GOARCH, "-out", filepath.Join(root, version))
+		}
+	}
+	return err
 }
