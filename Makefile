@@ -115,7 +115,7 @@ test-explore:
 	cd testbed && LOCKKEEPER_SEED='$(SEED)' LOCKKEEPER_RUNS=1 nice -n 19 $(TEST) -race -timeout 30m -run 'TestSeeds$$' ./virtual
 
 .PHONY: e2e
-e2e: deps test-parts ## Install the package on real hosts and roll them through updates and faults (root; prints LEFT OUT where it cannot)
+e2e: deps test-parts package-test-deps ## Install the packages on real hosts and roll them through updates and faults (root; prints LEFT OUT where it cannot)
 	@$(MAKE) --no-print-directory test-hosts
 
 .PHONY: test-hosts
