@@ -133,8 +133,8 @@ func testDeb(s shell, w *website) {
 	s.stillEdited()
 
 	s.do("systemctl stop lockkeeper")
-	w.publish(debs.older)
-	s.puts("apt-get update; apt-get install -y --allow-downgrades lockkeeper=" + olderVersion)
+	must(s.T, s.host.CopyIn(within(s.T, soon), debs.older, debPath))
+	s.puts("apt-get install -y --allow-downgrades " + debPath)
 	s.is("is-active", "inactive")
 	s.do("systemctl start lockkeeper")
 	s.runs(olderVersion)
@@ -162,7 +162,7 @@ func removeDeb(s shell) {
 	s.puts("apt-get install -y lockkeeper")
 	s.is("is-enabled", "enabled")
 	s.is("is-active", "active")
-	s.runs(olderVersion)
+	s.runs(newerVersion)
 	s.leaves("apt-get purge -y lockkeeper", "held") // no coordinator has adopted it, so the host removes its keys
 	s.is("is-active", "inactive")
 	s.do("test ! -e /etc/lockkeeper && test ! -e /var/cache/lockkeeper && test ! -e /etc/systemd/system/multi-user.target.wants/lockkeeper.service")

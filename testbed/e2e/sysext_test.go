@@ -37,6 +37,8 @@ func TestSysext(t *testing.T) {
 	t.Cleanup(fleet.Close)
 	s := shell{t, fleet.Hosts[0]}
 
+	must(t, s.host.WriteFile(within(t, soon), "/usr/lib/systemd/systemd-sysupdate",
+		[]byte("#!/bin/sh\nln -sfn "+sysextImage(newerVersion)+" "+sysextLink+"\n"), 0o755))
 	s.do("mkdir -p /etc/extensions " + sysextImages)
 	s.do("cp -a /mnt/older " + sysextImage(olderVersion) + "; ln -s " + sysextImage(olderVersion) + " " + sysextLink)
 	s.do(`systemctl daemon-reload
@@ -47,8 +49,6 @@ systemctl start lockkeeper-sysext.target`)
 	s.is("is-active", "active")
 
 	s.do("cp -a /mnt/newer " + sysextImage(newerVersion))
-	must(t, s.host.WriteFile(within(t, soon), "/usr/lib/systemd/systemd-sysupdate",
-		[]byte("#!/bin/sh\nln -sfn "+sysextImage(newerVersion)+" "+sysextLink+"\n"), 0o755))
 	s.restarts("systemctl start lockkeeper-sysupdate.service")
 	s.runs(newerVersion)
 	current, err := pid(within(t, soon), s.host)
