@@ -66,6 +66,7 @@ echo secret | tee coordinator.kubeconfig note /var/lib/lockkeeper/coordinator-to
 	s.notFailed()
 }
 
-// left lists what a host has of lockkeeper's, without directories that an administrator's files are in.
-const left = `{ find /etc/lockkeeper -not -type d; find /etc/systemd/system/*.wants -name '*lockkeeper*'
-find /run /usr /var/cache /var/lib -xdev -name '*lockkeeper*' -not -path '*/apt/*' -not -path '/run/systemd/*'; } | sort`
+// left lists what a host has of lockkeeper's. rpm -e also leaves two empty directories below /usr/share, which the
+// package does not own.
+const left = `{ find /etc/lockkeeper /usr -xdev -path '*lockkeeper*' -not -type d; find /etc/systemd/system/*.wants -name '*lockkeeper*'
+find /run /var/cache /var/lib -xdev -name '*lockkeeper*' -not -path '*/apt/*' -not -path '/run/systemd/*'; } | sort`
