@@ -42,6 +42,7 @@ build: ## Build bin/lockkeeper, one static binary
 
 .PHONY: demo
 demo: deps ## Roll an update through three hosts of a real control plane (OFFENDER=budget: see the referee object)
+	@echo "demo: compiling, which takes some minutes the first time"
 	@cd testbed && exec $(GO) run ./cmd/demo $(if $(OFFENDER),-offender $(OFFENDER))
 
 .PHONY: control-plane

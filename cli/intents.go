@@ -70,7 +70,7 @@ func intentCommand(i *cluster.Intent) *urfave.Command {
 		cmd.Flags = append(cmd.Flags, &urfave.StringFlag{Name: "reason", Usage: usage})
 	}
 	if i.HasUntil {
-		cmd.Flags = append(cmd.Flags, &urfave.StringFlag{Name: "until", Usage: "when it ends by itself, a `TIME` in RFC 3339 or a duration such as 2h"})
+		cmd.Flags = append(cmd.Flags, &urfave.StringFlag{Name: "until", Usage: "when it ends by itself, a `TIME` in RFC 3339 or a duration such as 2h or 7d"})
 	}
 	if i.Now != nil {
 		cmd.Flags = append(cmd.Flags, &urfave.BoolFlag{Name: "now", Usage: "do not wait for windows, gates and settle", DisableDefaultText: true})

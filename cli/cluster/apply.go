@@ -47,15 +47,15 @@ type Options struct {
 // minUntil and maxUntil bound how far ahead an intent can end.
 const minUntil, maxUntil = time.Minute, 365 * 24 * time.Hour
 
-// ParseUntil returns the end of an intent: a time in RFC 3339, or a duration from now. It is at
-// least a minute and at most 365 days ahead, in UTC and whole seconds.
+// ParseUntil returns the end of an intent: a time in RFC 3339, or a duration from now, see
+// [page.ParseDuration]. It is at least a minute and at most 365 days ahead, in UTC and whole seconds.
 func ParseUntil(text string, now time.Time) (time.Time, error) {
 	end, err := time.Parse(time.RFC3339, text)
-	if d, e := time.ParseDuration(text); e == nil {
+	if d, e := page.ParseDuration(text); e == nil {
 		end, err = now.Add(d), nil
 	}
 	if ahead := end.Sub(now); err != nil || ahead < minUntil || ahead > maxUntil {
-		return time.Time{}, fmt.Errorf("%q, expected a time such as %s or a duration such as 2h, from 1m to 8760h ahead",
+		return time.Time{}, fmt.Errorf("%q, expected a time such as %s or a duration such as 2h or 7d, from 1m to 365d ahead",
 			text, now.Add(2*time.Hour).UTC().Format(time.RFC3339))
 	}
 	return end.UTC().Truncate(time.Second), nil

@@ -345,17 +345,17 @@ func TestUser(t *testing.T) {
 func TestParseUntil(t *testing.T) {
 	now := at("12:00:00")
 	for text, want := range map[string]string{
-		"2h": "2026-11-21T14:00:00Z", "1m": "2026-11-21T12:01:00Z", "8760h": "2027-11-21T12:00:00Z",
+		"2h": "2026-11-21T14:00:00Z", "1m": "2026-11-21T12:01:00Z", "8760h": "2027-11-21T12:00:00Z", "7d": "2026-11-28T12:00:00Z", "365d": "2027-11-21T12:00:00Z",
 		"2026-11-21T15:00:00.7+01:00": "2026-11-21T14:00:00Z",
-		"":                            "", "2": "", "59s": "", "-2h": "", "8761h": "", "2026-11-21T12:00:30Z": "", "2026-11-21": "", "2028-01-01T00:00:00Z": "", "7d": "",
+		"":                            "", "2": "", "59s": "", "-2h": "", "8761h": "", "2026-11-21T12:00:30Z": "", "2026-11-21": "", "2028-01-01T00:00:00Z": "", "0d": "", "366d": "", "-1d": "", "1.5d": "", "d": "", "65536d": "",
 	} {
 		end, err := ParseUntil(text, now)
 		if got := end.Format(time.RFC3339); (err == nil) != (want != "") || err == nil && got != want {
 			t.Errorf("%q: %s, %v, expected %q", text, got, err, want)
 		}
 	}
-	const want = `"7d", expected a time such as 2026-11-21T14:00:00Z or a duration such as 2h, from 1m to 8760h ahead`
-	if _, err := ParseUntil("7d", now); err.Error() != want {
+	const want = `"1w", expected a time such as 2026-11-21T14:00:00Z or a duration such as 2h or 7d, from 1m to 365d ahead`
+	if _, err := ParseUntil("1w", now); err.Error() != want {
 		t.Errorf("%v", err)
 	}
 }

@@ -19,8 +19,6 @@ import (
 	"fmt"
 	"net"
 	"net/url"
-	"strconv"
-	"strings"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -31,6 +29,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/cli/page"
 	"lockkeeper.dev/lockkeeper/kube"
 )
 
@@ -229,19 +228,9 @@ func (c *Credential) Notes(now time.Time) []string {
 	return notes
 }
 
-// ParseLifetime parses a lifetime of MinLifetime to MaxLifetime: a Go duration ("36h") or
-// whole days ("90d").
+// ParseLifetime parses a lifetime of MinLifetime to MaxLifetime, see [page.ParseDuration].
 func ParseLifetime(text string) (time.Duration, error) {
-	var d time.Duration
-	var err error
-	if n, ok := strings.CutSuffix(text, "d"); ok {
-		var whole int
-		if whole, err = strconv.Atoi(n); err == nil && whole >= 0 && whole <= 10000 {
-			d = time.Duration(whole) * 24 * time.Hour
-		}
-	} else {
-		d, err = time.ParseDuration(text)
-	}
+	d, err := page.ParseDuration(text)
 	if err != nil || d < MinLifetime || d > MaxLifetime {
 		return 0, fmt.Errorf("%q, expected %s to %s, such as 36h or 90d", text, days(MinLifetime), days(MaxLifetime))
 	}

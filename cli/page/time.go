@@ -2,6 +2,8 @@ package page
 
 import (
 	"fmt"
+	"strconv"
+	"strings"
 	"time"
 )
 
@@ -66,4 +68,14 @@ func Since(now time.Time, t *time.Time) string {
 		return "-"
 	}
 	return Span(max(0, now.Sub(*t))) + " (" + Clock(now, *t) + ")"
+}
+
+// ParseDuration parses a duration as users write it: one of Go's ("36h"), or whole days of 24 hours ("90d"), at most
+// 65,535 of them.
+func ParseDuration(text string) (time.Duration, error) {
+	if days, ok := strings.CutSuffix(text, "d"); ok {
+		n, err := strconv.ParseUint(days, 10, 16)
+		return time.Duration(n) * 24 * time.Hour, err
+	}
+	return time.ParseDuration(text)
 }
