@@ -73,13 +73,16 @@ lint: ## Check the form: gofmt, go vet, staticcheck, go fix
 	@# -trimpath: so are the binaries of a release built, from the same cache.
 	@cd testbed && $(TOOL) staticcheck ./...
 
-# Packages that start no goroutines. The race detector would find nothing in them, and their long tests would take several times as long.
-SEQUENTIAL = policy cli/report cli/simulate node/step coordinator/rollout
+# The packages that share memory between goroutines; TestConcurrent keeps the list. In the others the race detector would find nothing,
+# and take several times as long.
+CONCURRENT = cli cli/agent cli/agent/metrics cli/agent/webserver cli/cluster coordinator coordinator/gate coordinator/notify drain kube \
+	kube/dirwatch node node/effect node/fleetlock node/publish node/source node/timing node/watched systemd \
+	updateengine
 
 .PHONY: test-unit
-test-unit: deps ## Run the product's own tests, with -race where they start goroutines
-	$(TEST) -race -timeout 15m $$($(GO) list ./... | grep -v $(patsubst %,-e '/%$$',$(SEQUENTIAL)))
-	$(TEST) -timeout 15m $(SEQUENTIAL:%=./%)
+test-unit: deps ## Run the product's own tests, with -race where there are goroutines
+	$(TEST) -race -timeout 15m $(CONCURRENT:%=./%)
+	$(TEST) -timeout 15m $$($(GO) list ./... | grep -v $(patsubst %,-e '/%$$',$(CONCURRENT)))
 
 .PHONY: test-deps
 test-deps: deps package-test-deps example-test-deps gate-test-deps test-parts
@@ -94,7 +97,7 @@ test-testbed: test-deps ## Run the tests on a real control plane and on real hos
 FIRST ?=
 test-clusters test-packages test-explore: $(FIRST)
 
-# Packages that run lockkeeper in processes of its own. In clusters these have the race detector; the tests do not need it.
+# Packages that run lockkeeper in processes of its own. In faults these have the race detector; the tests do not need it.
 PROCESSES = rollout faults turns install hosts realhost controlplane
 
 # The longest ones first: otherwise the last one would run alone at the end.

@@ -230,6 +230,41 @@ func clockUses(f *ast.File) []token.Pos {
 	return uses
 }
 
+// TestConcurrent compares the Makefile's list of the packages that the race detector watches with the code.
+func TestConcurrent(t *testing.T) {
+	makefile, err := os.ReadFile("Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, list, _ := strings.Cut(strings.ReplaceAll(string(makefile), "\\\n", " "), "\nCONCURRENT = ")
+	list, _, _ = strings.Cut(list, "\n")
+	listed := strings.Fields(list)
+	for _, p := range packages(t) {
+		concurrent := false
+		for _, f := range p.files {
+			concurrent = concurrent || isConcurrent(f)
+		}
+		if concurrent != slices.Contains(listed, p.dir) {
+			t.Errorf("%s is concurrent: %t, and is in the Makefile's CONCURRENT: %t", p.dir, concurrent, !concurrent)
+		}
+	}
+}
+
+// isConcurrent reports whether the file starts goroutines, has channels or imports package sync.
+func isConcurrent(f *ast.File) (is bool) {
+	for _, spec := range f.Imports {
+		is = is || spec.Path.Value == `"sync"` || spec.Path.Value == `"sync/atomic"`
+	}
+	ast.Inspect(f, func(n ast.Node) bool {
+		switch n.(type) {
+		case *ast.GoStmt, *ast.ChanType:
+			is = true
+		}
+		return true
+	})
+	return is
+}
+
 // TestPurePackagesImportOnlyPureOnes follows the imports of the pure packages through this
 // module: a pure package must not reach an impure one through a third.
 func TestPurePackagesImportOnlyPureOnes(t *testing.T) {

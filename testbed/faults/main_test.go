@@ -1,7 +1,6 @@
 package faults
 
 import (
-	"context"
 	"flag"
 	"fmt"
 	"os"
@@ -10,7 +9,6 @@ import (
 
 	"lockkeeper.dev/lockkeeper/testbed/controlplane"
 	"lockkeeper.dev/lockkeeper/testbed/rig"
-	"lockkeeper.dev/lockkeeper/testbed/simhost"
 )
 
 var (
@@ -25,16 +23,7 @@ var (
 func TestMain(m *testing.M) {
 	flag.Set("test.parallel", "4") // most fleets only wait for Leases and boots
 	flag.Parse()
-	binary = rig.Binary()
-	// Without the race detector a round takes half the time. The campaigns use the detector.
-	leaderBinary = binary
-	if os.Getenv("LOCKKEEPER_SOAK") == "" {
-		var err error
-		if leaderBinary, err = simhost.BuildLockkeeper(context.Background(), os.Stderr); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-	}
+	binary, leaderBinary = rig.Binary(true), rig.Binary(false)
 	status := controlplane.RunTestsApart(m, controlplane.Options{}, func(p *controlplane.Pool) {
 		pool = p
 		campaignPool = p.With(controlplane.Options{NodeMonitorGrace: 8 * time.Second})

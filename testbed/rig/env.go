@@ -11,16 +11,19 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/simhost"
 )
 
-// Binary builds lockkeeper with the race detector and returns its path. TestMain calls it. Binary ends the process if the build fails. It sets
-// GORACE for the commands that the tests run. If the environment variable LK is set, Binary returns that path instead, so that you can run the
-// tests against a binary with a known bug.
-func Binary() string {
+// Binary builds lockkeeper and returns its path, with the race detector if race is set, and in a soak run. With the detector, hosts take several
+// times as much CPU time. TestMain calls it. Binary ends the process if the build fails. It sets GORACE for the commands that the tests run. If the
+// environment variable LK is set, Binary returns that path instead, so that you can run the tests against a binary with a known bug.
+func Binary(race bool) string {
 	os.Setenv("GORACE", simhost.RaceOptions) // this process has read its own before
-	path := os.Getenv("LK")
-	if path != "" {
+	if path := os.Getenv("LK"); path != "" {
 		return path
 	}
-	path, err := simhost.BuildLockkeeperRace(context.Background(), os.Stderr)
+	build := simhost.BuildLockkeeper
+	if race || os.Getenv("LOCKKEEPER_SOAK") != "" {
+		build = simhost.BuildLockkeeperRace
+	}
+	path, err := build(context.Background(), os.Stderr)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)

@@ -27,8 +27,9 @@ const (
 	// publication (5 s for its sources and 3 s after its read), and much longer than the poll interval of the fleet, a
 	// second.
 	observed = 10 * time.Second
-	// quiet is the time without writes after which the fleet counts as settled.
-	quiet = 4 * time.Second
+	// quiet is the time without writes after which the fleet counts as settled: longer than the 10 s after which a policy's counts
+	// are written at the latest.
+	quiet = 11 * time.Second
 )
 
 // TestIdleFleet checks that an idle fleet writes only the Lease, even if engines check for updates and lockkeeper is

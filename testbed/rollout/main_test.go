@@ -21,7 +21,7 @@ var (
 func TestMain(m *testing.M) {
 	flag.Set("test.parallel", "3") // the tests mostly wait, for polls and for Leases
 	flag.Parse()
-	binary = rig.Binary()
+	binary = rig.Binary(false)
 	os.Exit(controlplane.RunTestsApart(m, controlplane.Options{Audit: true}, func(p *controlplane.Pool) {
 		pool = p
 		gatePool = p.With(controlplane.Options{Without: []controlplane.Component{controlplane.Scheduler, controlplane.Ballast, controlplane.Pods}})

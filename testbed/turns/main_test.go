@@ -30,7 +30,7 @@ var (
 func TestMain(m *testing.M) {
 	flag.Set("test.parallel", "100") // see atOnce
 	flag.Parse()
-	binary = rig.Binary()
+	binary = rig.Binary(false)
 	os.Exit(controlplane.RunTests(complete{m}, controlplane.Options{}, func(c *controlplane.ControlPlane) { cp = c }))
 }
 
