@@ -57,7 +57,7 @@ var allowedImports = map[string][]string{
 
 	"coordinator/rollout": {"api", "node/turn", "policy"},
 	// The host's metrics are rendered from the record that the host keeps.
-	"cli/credential":        {"api", "kube"},
+	"cli/credential":        {"api", "cli/page", "kube"},
 	"cli/agent/metrics":     {"api", "coordinator", "kube", "node/local"},
 	"cli/cluster":           {"api", "cli/migrate", "cli/page", "cli/report", "coordinator/forecast", "coordinator/rollout", "kube", "node/lifecycle", "node/turn", "policy"},
 	"cli/migrate":           {"api", "policy"},

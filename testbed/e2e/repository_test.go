@@ -16,7 +16,7 @@ import (
 )
 
 // publishedAt is the address of docs/download.md. The releases are built for it.
-const publishedAt = "https://downloads.example.com/lockkeeper"
+const publishedAt = "https://downloads.example.com/lockkeeper/1.2"
 
 // website publishes one release at a time at publishedAt, for the hosts of the lab.
 type website struct {
@@ -31,7 +31,7 @@ func startWebsite(t *testing.T) *website {
 	listener, err := net.Listen("tcp", net.JoinHostPort(lab.Gateway().String(), "443"))
 	must(t, err)
 	w.server = httptest.NewUnstartedServer(http.HandlerFunc(func(out http.ResponseWriter, in *http.Request) {
-		http.StripPrefix("/lockkeeper/", http.FileServer(http.Dir(*w.dir.Load()))).ServeHTTP(out, in)
+		http.StripPrefix("/lockkeeper/1.2/", http.FileServer(http.Dir(*w.dir.Load()))).ServeHTTP(out, in)
 	}))
 	must(t, w.server.Listener.Close())
 	w.server.Listener = listener
