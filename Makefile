@@ -109,7 +109,7 @@ test-clusters:
 # run in the virtual fleet, which is cheaper under the race detector.
 .PHONY: test-packages
 test-packages:
-	cd testbed && LOCKKEEPER_SEED='$(SEED)' $(TEST) -timeout 30m -p 1 ./client ./identity
+	cd testbed && LOCKKEEPER_SEED='$(SEED)' $(TEST) -timeout 30m -p 1 ./identity ./client
 	cd testbed && LOCKKEEPER_SEED='$(SEED)' $(TEST) -race -timeout 30m -p 1 \
 		$$($(GO) list ./... | grep -v $(patsubst %,-e '/%$$',$(PROCESSES) identity client e2e explore virtual))
 

@@ -125,7 +125,21 @@ func TestOverduePodsBlockFromTheFirstReport(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	<-time.After(11500 * time.Millisecond) // the grace period, and the 10 s that the drain allows clocks and kubelets
+	var overdue time.Time
+	w.pods("held has ended, and only its finalizer is left", func(now []*corev1.Pod) bool {
+		ended := false
+		for _, p := range now {
+			if p.DeletionTimestamp == nil {
+				return false
+			}
+			if p.DeletionTimestamp.After(overdue) {
+				overdue = p.DeletionTimestamp.Time
+			}
+			ended = ended || p.Name == "held" && *p.DeletionGracePeriodSeconds == 0
+		}
+		return ended
+	})
+	<-time.After(time.Until(overdue.Add(10500 * time.Millisecond))) // the drain allows clocks and kubelets 10 s
 	var wire drainWire
 	r := w.drain(w.host(&wire))
 	said := map[string]string{}
