@@ -73,11 +73,10 @@ lint: ## Check the form: gofmt, go vet, staticcheck, go fix
 	@# -trimpath: so are the binaries of a release built, from the same cache.
 	@cd testbed && $(TOOL) staticcheck ./...
 
-# The packages that share memory between goroutines; TestConcurrent keeps the list. In the others the race detector would find nothing,
-# and take several times as long.
+# The packages that share memory between goroutines; TestConcurrent checks the list. In the others the race detector would find
+# nothing, and their tests would take several times as long.
 CONCURRENT = cli cli/agent cli/agent/metrics cli/agent/webserver cli/cluster coordinator coordinator/gate coordinator/notify drain kube \
-	kube/dirwatch node node/effect node/fleetlock node/publish node/source node/timing node/watched systemd \
-	updateengine
+	kube/dirwatch node node/effect node/fleetlock node/publish node/source node/timing node/watched systemd updateengine
 
 .PHONY: test-unit
 test-unit: deps ## Run the product's own tests, with -race where there are goroutines

@@ -146,7 +146,8 @@ type Grant struct {
 	// Request is the request that is one of the changes; nil if none is. If its Now is set,
 	// the turn did not wait for windows, gates and the settle time.
 	Request *Request `json:"request,omitempty"`
-	// Requests are all requests that the turn carries out, with Request.
+	// Requests are the annotations that the turn carries out. The end of the turn removes those that
+	// have not changed since.
 	Requests Requests `json:"requests,omitzero"`
 	// Steps is the [StepsDigest] of the host's steps that the coordinator decided on.
 	Steps string `json:"steps,omitempty"`

@@ -240,8 +240,8 @@ func FormatRecord(v any) string {
 	return string(b)
 }
 
-// Digest returns a short digest of an annotation's value, 16 hexadecimal digits, to notice that the value changed. It is not
-// secure: whoever writes two values with one digest only hides a change of their own.
+// Digest returns a short digest of an annotation's value, 16 hexadecimal digits, to notice that the value changed. It need not
+// be secure: a user who makes two values with the same digest hides only their own change.
 func Digest(value string) string {
 	h := fnv.New64a()
 	h.Write([]byte(value))

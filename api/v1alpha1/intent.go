@@ -94,7 +94,8 @@ type Request struct {
 	Now bool `json:"now,omitempty"`
 }
 
-// Requests are the requests on a Node: the [Digest] of each annotation's value, "" where there is none or it is no request.
+// Requests tells one request from another: the [Digest] of each annotation's value, or "" if it is missing or is not a valid
+// request.
 type Requests struct {
 	Waits string `json:"waits,omitempty"` // AnnotationRequest
 	Now   string `json:"now,omitempty"`   // AnnotationRequestNow

@@ -247,7 +247,7 @@ type Keys struct {
 	Paused   *Intent
 	// Detached and Request are nil when absent. A payload that does not parse still
 	// detaches, but is no request. With both annotations of a request, Request is
-	// that of AnnotationRequestNow; Requests are both.
+	// that of AnnotationRequestNow; Requests has both.
 	Detached *Intent
 	Request  *Request
 	Requests Requests

@@ -51,7 +51,8 @@ func setRequest(g *v1alpha1.Grant, n *turn.Node) {
 }
 
 // carriedOut returns the annotations of the requests that the turn of g has carried out. A request
-// that an admin has set or changed since the commit is not among them: it asks for another reboot.
+// that an admin has set or changed since the grant recorded them is not among them: it asks for
+// another reboot.
 func carriedOut(n *turn.Node, g *v1alpha1.Grant) []string {
 	var keys []string
 	if is := n.Requests.Waits; is != "" && is == g.Requests.Waits {

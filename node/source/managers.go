@@ -117,7 +117,7 @@ func (m *Managers) find(ctx context.Context) ([]Manager, error) {
 	defer r.Close()
 	var active []Manager
 	running, err := m.units.Running(ctx, managerUnits)
-	if err != nil && !errors.Is(err, systemd.ErrAbsent) { // no systemd, no units
+	if err != nil && !errors.Is(err, systemd.ErrAbsent) { // without systemd, there are no units
 		return nil, err
 	}
 	for _, unit := range running {
