@@ -59,7 +59,7 @@ func TestBlockRule(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				f := &Fleet{
+				f := &Fleet{trace: newTrace(),
 					opts:  Options{Blocks: blockRules{selected: true, unmanaged: true, timeout: time.Minute, evict: true}},
 					nodes: map[string]turn.Node{"n1": c.node}, blocks: blocks{map[types.UID]blocker{}, map[string]time.Time{}},
 				}

@@ -35,7 +35,7 @@ func TestInformed(t *testing.T) {
 		"node lease commit lease commit": false,
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			f := &Fleet{}
+			f := &Fleet{trace: newTrace()}
 			i := &informed{f: f, host: "n1"}
 			for step := range strings.FieldsSeq(steps) {
 				i.next = answering(http.StatusOK)

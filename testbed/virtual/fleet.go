@@ -207,6 +207,7 @@ func (f *Fleet) client(way http.RoundTripper, manager string) *kube.Client {
 func (f *Fleet) problem(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	f.logf("PROBLEM: %s", text)
+	f.trace.note("", "PROBLEM: %s", text)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.problems = append(f.problems, text)

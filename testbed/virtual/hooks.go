@@ -243,7 +243,7 @@ func (e evictions) RoundTrip(r *http.Request) (*http.Response, error) {
 	f.mu.Unlock()
 	ago := time.Since(first.at)
 	if again && !e.a.killed() && (first.by == e.a && ago < evictsAgain || first.by != e.a && first.by.killed()) {
-		f.problem("Evict: %s sends %s, which was accepted %v ago", e.a.root, r.URL.Path, ago)
+		f.problem("Evict: %s sends %s, which %s was told %v ago was accepted", e.a.root, r.URL.Path, first.by.root, ago)
 	}
 	sent := time.Now()
 	resp, err := e.next.RoundTrip(r)

@@ -88,7 +88,7 @@ func TestHookViolations(t *testing.T) {
 			if resp, err := (evictions{m.agents[0], f.Server.Client("x")}).RoundTrip(r); err == nil {
 				resp.Body.Close()
 			}
-		}, "was accepted"},
+		}, "was told"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

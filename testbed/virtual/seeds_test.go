@@ -131,7 +131,8 @@ func explain(t *testing.T, o Options, p Plan, res *Result) {
 		return r.Why != "", r.Why
 	}, Reduction{Repeats: 2, Within: reduceWithin})
 	if why == "" {
-		t.Logf("it did not fail again; the plan was\n%s", p)
+		t.Logf("it did not fail again, so this is everything; the plan was\n%s", p)
+		t.Logf("its requests and faults:\n%s", res.trace)
 		return
 	}
 	last := run(t, o, smaller, true)
