@@ -334,6 +334,12 @@ var lawful = []struct {
 		s.commit("n1")
 		s.reboot("n1")
 	}},
+	{"a store that is set back while a grant is under way, which names a version that the store gives out again", func(s *script) {
+		before := maps.Clone(s.nodes)
+		s.rewind(before)
+		s.write("n1", s.publishes("boot-1", v1alpha1.WantsDrain))
+		s.write("n1", enter(v1alpha1.StateDraining, "t1", s.holder(), func(g *v1alpha1.Grant) { g.Wants = v1alpha1.WantsReboot }))
+	}},
 	{"a restored Node carries another one's turn", func(s *script) {
 		s.grant("n1", "t1")
 		s.cordon("n1")

@@ -91,6 +91,8 @@ func (e *engine) granted(n *node, before, after *turn.Node) {
 		return // the turn disturbs no node
 	}
 	switch {
+	case e.now.elapsed(moment{after: e.rewound, by: e.rewound}) <= lateGrant+e.lag:
+		// A store that was set back gives its versions out again: the leader may have decided on another one of the same number.
 	case before.Managed != nil && !*before.Managed, before.Host != nil && !before.Host.Managed:
 		wrong("granted although it is not managed")
 	case before.Paused != nil, before.Detached != nil:
