@@ -2,8 +2,14 @@ package explore
 
 import (
 	"os"
+	"runtime/debug"
 	"testing"
 )
+
+func TestMain(m *testing.M) {
+	debug.SetGCPercent(400) // a search keeps little of what it allocates; it may take 1.5 GB
+	os.Exit(m.Run())
+}
 
 // protocol is the set of faults that the protocol between hosts and coordinators must survive.
 var protocol = kindsOf(crash, killProcess, loseHostWrite, cancel, loseWrite, crashLeader, takeOver, blankLease)

@@ -3,6 +3,10 @@ package explore
 import (
 	"cmp"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
 	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
@@ -11,6 +15,52 @@ import (
 )
 
 var hookNames = [3]string{"h0", "h1", "h2"}
+
+// memo remembers the results of a function: there are millions of states, but few different records in them, and to format and parse
+// these takes most of the time.
+type memo[K comparable, V any] struct{ results sync.Map }
+
+func (m *memo[K, V]) get(k K, f func() V) V {
+	v, ok := m.results.Load(k)
+	if !ok {
+		v, _ = m.results.LoadOrStore(k, f())
+	}
+	return v.(V)
+}
+
+var (
+	hostTexts  memo[hostRecord, string]
+	grantTexts memo[grantRecord, string]
+	lastTexts  memo[lastRecord, string]
+	parsed     memo[string, v1alpha1.Keys]
+)
+
+func (h *hostRecord) text() string {
+	return hostTexts.get(*h, func() string { return v1alpha1.FormatRecord(h.record()) })
+}
+
+func (g *grantRecord) text() string {
+	return grantTexts.get(*g, func() string { return v1alpha1.FormatRecord(g.record()) })
+}
+
+func (l *lastRecord) text() string {
+	return lastTexts.get(*l, func() string { return v1alpha1.FormatRecord(l.record()) })
+}
+
+// readKeys is [v1alpha1.ReadKeys]. The caller does not change what the result's pointers lead to.
+func readKeys(labels, annotations map[string]string) v1alpha1.Keys {
+	var text strings.Builder
+	for _, m := range []map[string]string{labels, annotations} {
+		for _, key := range slices.Sorted(maps.Keys(m)) {
+			text.WriteString(key)
+			text.WriteByte('=')
+			text.WriteString(m[key])
+			text.WriteByte('\n')
+		}
+		text.WriteByte('\n')
+	}
+	return parsed.get(text.String(), func() v1alpha1.Keys { return v1alpha1.ReadKeys(labels, annotations) })
+}
 
 // wire returns the object as labels and annotations. It leaves out the terms of a grant, which are the same in all
 // grants; facts adds them.
@@ -24,7 +74,7 @@ func (o *object) wire() (labels, annotations map[string]string) {
 	set(labels, v1alpha1.LabelState, string(o.st()))
 	if o.wants > 0 {
 		labels[v1alpha1.LabelWants] = string(wantsList[o.wants-1])
-		annotations[v1alpha1.AnnotationHost] = v1alpha1.FormatRecord(o.host.record())
+		annotations[v1alpha1.AnnotationHost] = o.host.text()
 	}
 	set(annotations, v1alpha1.AnnotationAck, v1alpha1.Ack{
 		Turn: id("t", o.ack.turn), BootID: id("b", o.ack.boot), State: states[o.ack.state],
@@ -33,10 +83,10 @@ func (o *object) wire() (labels, annotations map[string]string) {
 	set(annotations, v1alpha1.AnnotationTurn, id("t", o.turn))
 	set(annotations, v1alpha1.AnnotationRetry, id("t", o.retry))
 	if o.grant.turn > 0 {
-		annotations[v1alpha1.AnnotationGrant] = v1alpha1.FormatRecord(o.grant.record())
+		annotations[v1alpha1.AnnotationGrant] = o.grant.text()
 	}
 	if o.last.turn > 0 {
-		annotations[v1alpha1.AnnotationLast] = v1alpha1.FormatRecord(o.last.record())
+		annotations[v1alpha1.AnnotationLast] = o.last.text()
 	}
 	if o.runs.version > 0 {
 		annotations[v1alpha1.AnnotationRuns] = v1alpha1.FormatRecord(&v1alpha1.Runs{OSVersion: version(o.runs.version), BootID: id("b", o.runs.boot), Since: sinceOf(o.runs.long)})
@@ -138,7 +188,7 @@ func (l *lastRecord) record() *v1alpha1.Last {
 		r.Attempts = 1
 	}
 	if l.wants > 0 {
-		r.HostDigest = v1alpha1.Digest(v1alpha1.FormatRecord(l.digest.record()))
+		r.HostDigest = v1alpha1.Digest(l.digest.text())
 	}
 	return r
 }
@@ -146,7 +196,7 @@ func (l *lastRecord) record() *v1alpha1.Last {
 // read parses the labels and annotations into the object. Fields that are not in them (UID, boot, Ready, unschedulable)
 // keep their values.
 func (o *object) read(labels, annotations map[string]string) {
-	k := v1alpha1.ReadKeys(labels, annotations)
+	k := readKeys(labels, annotations)
 	if len(k.Problems) > 0 {
 		panic(fmt.Sprintf("explore: a core wrote invalid labels or annotations: %v", k.Problems))
 	}
