@@ -380,17 +380,19 @@ func (x *execution) insist(ctx context.Context, what string, do func(context.Con
 	x.report(what)
 	for {
 		err := do(ctx)
+		left := time.Until(x.by)
 		_, answered := errors.AsType[*systemd.JobError](err)
 		switch {
 		case err == nil || answered || errors.Is(err, systemd.ErrTooLate):
 			return err
 		case ctx.Err() != nil:
 			return fmt.Errorf("%s: %w", what, ctx.Err())
-		case time.Now().Add(retryPause).After(x.by):
+		case left <= 0:
 			return fmt.Errorf("%s: %w: %w", what, systemd.ErrTooLate, err)
 		}
-		x.log.Warn("systemd does not answer; lockkeeper tries again", "for", what, "err", err, "again_in", retryPause)
+		pause := min(retryPause, left) // an earlier end would have the loop begin again at once
+		x.log.Warn("systemd does not answer; lockkeeper tries again", "for", what, "err", err, "again_in", pause)
 		x.report(fmt.Sprintf("systemd, for %s: %v", what, err))
-		_ = timing.Wait(ctx, nil, retryPause) // the next attempt notices that ctx ended
+		_ = timing.Wait(ctx, nil, pause) // the next attempt notices that ctx ended
 	}
 }

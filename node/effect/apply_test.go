@@ -274,6 +274,17 @@ func TestApplyWaitsForTheBus(t *testing.T) {
 			t.Errorf("%+v after %v and %d reads", w, took, f.reads)
 		}
 	})
+	// The host begins again at once if the run ends while its reads are valid.
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeHost(t)
+		f.errs["Restart b.service"] = slices.Repeat([]error{systemd.ErrAbsent}, 1000)
+		a, by := f.apply("b1", nothingWatched), time.Now().Add(retryPause/2)
+		a.Start(t.Context(), inApplying, e, by)
+		a.Wait()
+		if w := a.Work(inApplying); w != (step.Work{}) || time.Now().Before(by) {
+			t.Errorf("%+v, %v before its reads are too old", w, time.Until(by))
+		}
+	})
 }
 
 // TestApplyReadsBeforeEachStep checks that after a long step the next step waits for another read, and so does each

@@ -3,9 +3,11 @@ package virtual
 import (
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -136,9 +138,20 @@ func (f *Fleet) keepStaging() {
 	})
 }
 
+// mostReal is how long a run may take, in real time. It takes some seconds, unless there is a loop that never waits: the time in its
+// bubble does not pass then.
+const mostReal = 3 * time.Minute
+
 // run runs a plan on a fleet, in a bubble of its own.
 func run(t *testing.T, o Options, p Plan, logged bool) (res Result) {
 	t.Helper()
+	var fleet atomic.Pointer[Fleet]
+	defer time.AfterFunc(mostReal, func() {
+		if f := fleet.Load(); f != nil {
+			fmt.Fprintf(os.Stderr, "seed %d: after %v something loops without a pause; the plan was\n%s\nits requests and faults:\n%s\n", p.Seed, mostReal, p, f.trace)
+		}
+		panic("a run does not end")
+	}).Stop()
 	synctest.Test(t, func(t *testing.T) {
 		if logged {
 			var mu sync.Mutex
@@ -150,6 +163,7 @@ func run(t *testing.T, o Options, p Plan, logged bool) (res Result) {
 		}
 		o.Plan = p
 		f := New(t.TempDir(), o)
+		fleet.Store(f)
 		defer func() {
 			f.Close()
 			res.Faults, res.Took, res.trace = f.exec.Fired(), time.Since(f.began), f.trace
