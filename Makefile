@@ -127,6 +127,7 @@ test-hosts:
 
 .PHONY: soak
 soak: deps test-parts package-test-deps ## Run the full campaigns (SEED=…, ROUNDS=…, FAULTS=…, JOBS=…); their last lines print the seed
+	LOCKKEEPER_SOAK=1 $(GO) test -timeout 2h -count 1 -run 'Invariants|RandomObservations|MinuteByMinute' ./coordinator/rollout ./node/step ./policy
 	cd testbed && LOCKKEEPER_SOAK=$(ROUNDS) $(GO) test -timeout 6h -count 1 -v -run 'Explore' ./explore
 	cd testbed && LOCKKEEPER_SOAK=$(FAULTS) LOCKKEEPER_SEED='$(SEED)' $(GO) test -timeout 24h -count 1 -v -run 'Seeds|Hostile' ./virtual
 	cd testbed && LOCKKEEPER_RUNS=20 $(GO) test -race -timeout 1h -count 1 -v -run 'Seeds|Hostile' ./virtual

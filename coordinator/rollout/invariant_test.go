@@ -3,6 +3,7 @@ package rollout_test
 import (
 	"encoding/json"
 	"math/rand/v2"
+	"os"
 	"reflect"
 	"slices"
 	"testing"
@@ -173,8 +174,11 @@ func mustJSON(v any) string {
 }
 
 func TestInvariants(t *testing.T) {
-	count := 25_000
-	if testing.Short() {
+	count := 8_000
+	switch {
+	case os.Getenv("LOCKKEEPER_SOAK") != "":
+		count *= 30
+	case testing.Short():
 		count = 2_500
 	}
 	r := rand.New(rand.NewPCG(5, 6))

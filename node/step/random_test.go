@@ -2,6 +2,7 @@ package step
 
 import (
 	"math/rand/v2"
+	"os"
 	"reflect"
 	"slices"
 	"testing"
@@ -356,8 +357,11 @@ func checkStep(t *testing.T, o Observation) {
 }
 
 func TestStepOnRandomObservations(t *testing.T) {
-	n := 60_000
-	if testing.Short() {
+	n := 20_000
+	switch {
+	case os.Getenv("LOCKKEEPER_SOAK") != "":
+		n *= 30
+	case testing.Short():
 		n = 6_000
 	}
 	r := rand.New(rand.NewPCG(1, 2))
