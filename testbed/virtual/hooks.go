@@ -26,6 +26,8 @@ type hooks struct {
 	part    bool           // the host wanted something, or its cordon was on the Node, at some time of that turn
 	undo    string         // what a unit did that before-uncordon has not undone; "" if nothing
 	undoing bool           // the unit of before-uncordon runs, and began after that
+	// running has the stages whose unit runs, and whether it began while the host had a single process. Of two, the one whose watch is
+	// behind may run the unit of before-uncordon once more when the turn is over already.
 	running map[v1alpha1.State]bool
 	began   map[v1alpha1.State]string // the turn in which each unit began last
 	done    map[hookOf]bool           // the stages whose unit has succeeded
@@ -83,7 +85,7 @@ func (m *Machine) hookBegan(stage v1alpha1.State, r memhost.Run) {
 	if !m.hooks.part && m.f.attacks().Thief {
 		defer m.f.problem("Hooks: %s wants nothing in the turn %q, and %s runs", m.name, m.hooks.turn, r.Unit)
 	}
-	m.hooks.running[stage], m.hooks.began[stage] = true, during
+	m.hooks.running[stage], m.hooks.began[stage] = len(m.agents) < 2, during
 	switch {
 	case stage == v1alpha1.StateBeforeUncordon:
 		m.hooks.undoing = true
@@ -119,7 +121,7 @@ func (m *Machine) hooksLeft() string {
 
 func (m *Machine) hooksLeftLocked() string {
 	for _, stage := range hookStages {
-		if _, runs := m.hooks.running[stage]; runs {
+		if alone, runs := m.hooks.running[stage]; runs && (alone || stage != v1alpha1.StateBeforeUncordon) {
 			return hookUnit(stage) + " still runs"
 		}
 	}
