@@ -249,7 +249,7 @@ func (e evictions) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	sent := time.Now()
 	resp, err := e.next.RoundTrip(r)
-	if err == nil && resp.StatusCode == http.StatusCreated {
+	if err == nil && resp.StatusCode == http.StatusCreated && !e.a.killed() {
 		f.mu.Lock()
 		if sent.After(f.rewound) { // otherwise the pod may be back
 			f.evicted[uid] = accepted{e.a, time.Now()}
