@@ -104,13 +104,15 @@ PROCESSES = rollout faults turns install hosts realhost controlplane
 test-clusters:
 	cd testbed && LOCKKEEPER_SEED='$(SEED)' $(TEST) -timeout 30m -p 2 $(PROCESSES:%=./%)
 
-# identity sends requests to API servers, and runs hardly any code of lockkeeper's in its own process. The loops that client runs also
-# run in the virtual fleet, which is cheaper under the race detector.
+# The packages of the test bed that share memory between goroutines. client does too, but the loops that it runs also run in the virtual
+# fleet, which is cheaper under the race detector.
+SHARING = apiserver faultproxy membus memhost referee simhost
+
 .PHONY: test-packages
 test-packages:
-	cd testbed && LOCKKEEPER_SEED='$(SEED)' $(TEST) -timeout 30m -p 1 ./identity ./client
-	cd testbed && LOCKKEEPER_SEED='$(SEED)' $(TEST) -race -timeout 30m -p 1 \
-		$$($(GO) list ./... | grep -v $(patsubst %,-e '/%$$',$(PROCESSES) identity client e2e explore virtual))
+	cd testbed && LOCKKEEPER_SEED='$(SEED)' $(TEST) -timeout 30m -p 1 ./identity ./client \
+		$$($(GO) list ./... | grep -v $(patsubst %,-e '/%$$',$(PROCESSES) $(SHARING) identity client e2e explore virtual))
+	cd testbed && LOCKKEEPER_SEED='$(SEED)' $(TEST) -race -timeout 30m -p 1 $(SHARING:%=./%)
 
 .PHONY: test-explore
 test-explore:
