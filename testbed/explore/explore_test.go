@@ -46,35 +46,31 @@ func bounds() []Config {
 		{Nodes: 1, Faults: 1, Kinds: allKinds},
 		{Nodes: 2, Faults: 1, Kinds: allKinds},
 		{Nodes: 2, Faults: 1, Kinds: allKinds, Plan: ApplyOnly},
-	}
-	if !raced {
-		all = append(all, []Config{
-			{Nodes: 1, Faults: 2, Kinds: allKinds},
-			{Nodes: 2, Faults: 1, Kinds: allKinds, Plan: RebootOnly},
-			{Nodes: 2, Faults: 1, Kinds: allKinds, Plan: DrainApply},
-			{Nodes: 2, Faults: 1, Kinds: allKinds, Absent: true},
-			{Nodes: 2, Faults: 1, Kinds: allKinds, Hooks: true},
-			{Nodes: 2, Faults: 1, Kinds: units, Units: true},
-			{Nodes: 2, Faults: 1, Kinds: allKinds, Lag: true},
-			{Nodes: 2, Faults: 1, Kinds: allKinds, Budget: 2, Control: 2},
-			{Nodes: 2, Faults: 1, Kinds: allKinds | requests, Plan: Requested},
-			{Nodes: 1, Faults: 2, Kinds: requests},
-			{Nodes: 2, Faults: 1, Kinds: settling, Settle: true},
-			{Nodes: 2, Faults: 1, Kinds: allKinds, Pools: 2, Total: 1},
-			{Nodes: 3, Faults: 1, Kinds: allKinds},
-			{Nodes: 3, Faults: 1, Budget: 2, Kinds: kindsOf(crashLeader, loseWrite)},
-			{Nodes: 2, Faults: 2, Kinds: kindsOf(crash, loseWrite, crashLeader)},
-			{Nodes: 2, Faults: 2, Kinds: answers},
-			{Nodes: 1, Faults: 3, Kinds: missingLease},
-			{Nodes: 2, Faults: 1, Kinds: blocking, Blocks: BlocksEvict},
-			{Nodes: 2, Faults: 1, Kinds: kindsOf(blockPod), Blocks: BlocksEvict, Units: true},
-			{Nodes: 2, Faults: 1, Kinds: ofCanaries | kindsOf(crash, crashLeader, takeOver), Pools: 2, After: true},
-			{Nodes: 2, Faults: 1, Kinds: kindsOf(crashLeader, takeOver), Blackouts: true},
-			{Nodes: 1, Faults: 1, Kinds: allKinds, Blackouts: true, OnClose: true},
-			{Nodes: 1, Faults: 2, Kinds: clients, Plan: ByClient},
-			{Nodes: 1, Faults: 2, Kinds: ofClients | kindsOf(request, withdraw), Plan: ByClient},
-			{Nodes: 2, Faults: 1, Kinds: kindsOf(crashLeader, takeOver, loseWrite), Plan: ByClient},
-		}...)
+		{Nodes: 1, Faults: 2, Kinds: allKinds},
+		{Nodes: 2, Faults: 1, Kinds: allKinds, Plan: RebootOnly},
+		{Nodes: 2, Faults: 1, Kinds: allKinds, Plan: DrainApply},
+		{Nodes: 2, Faults: 1, Kinds: allKinds, Absent: true},
+		{Nodes: 2, Faults: 1, Kinds: allKinds, Hooks: true},
+		{Nodes: 2, Faults: 1, Kinds: units, Units: true},
+		{Nodes: 2, Faults: 1, Kinds: allKinds, Lag: true},
+		{Nodes: 2, Faults: 1, Kinds: allKinds, Budget: 2, Control: 2},
+		{Nodes: 2, Faults: 1, Kinds: allKinds | requests, Plan: Requested},
+		{Nodes: 1, Faults: 2, Kinds: requests},
+		{Nodes: 2, Faults: 1, Kinds: settling, Settle: true},
+		{Nodes: 2, Faults: 1, Kinds: allKinds, Pools: 2, Total: 1},
+		{Nodes: 3, Faults: 1, Kinds: allKinds},
+		{Nodes: 3, Faults: 1, Budget: 2, Kinds: kindsOf(crashLeader, loseWrite)},
+		{Nodes: 2, Faults: 2, Kinds: kindsOf(crash, loseWrite, crashLeader)},
+		{Nodes: 2, Faults: 2, Kinds: answers},
+		{Nodes: 1, Faults: 3, Kinds: missingLease},
+		{Nodes: 2, Faults: 1, Kinds: blocking, Blocks: BlocksEvict},
+		{Nodes: 2, Faults: 1, Kinds: kindsOf(blockPod), Blocks: BlocksEvict, Units: true},
+		{Nodes: 2, Faults: 1, Kinds: ofCanaries | kindsOf(crash, crashLeader, takeOver), Pools: 2, After: true},
+		{Nodes: 2, Faults: 1, Kinds: kindsOf(crashLeader, takeOver), Blackouts: true},
+		{Nodes: 1, Faults: 1, Kinds: allKinds, Blackouts: true, OnClose: true},
+		{Nodes: 1, Faults: 2, Kinds: clients, Plan: ByClient},
+		{Nodes: 1, Faults: 2, Kinds: ofClients | kindsOf(request, withdraw), Plan: ByClient},
+		{Nodes: 2, Faults: 1, Kinds: kindsOf(crashLeader, takeOver, loseWrite), Plan: ByClient},
 	}
 	if soak() {
 		all = append(all, []Config{
@@ -128,9 +124,6 @@ func TestExplore(t *testing.T) {
 	every := 10 // one state in this many is run to its rest
 	if soak() {
 		every = 1
-	}
-	if raced {
-		t.Log("the race detector allows only the smallest bounds; run go test ./explore without -race for the others")
 	}
 	for _, c := range bounds() {
 		t.Run(c.String(), func(t *testing.T) {
