@@ -278,8 +278,10 @@ func (f *Fleet) rewind(s *apiserver.Snapshot) {
 	f.restoredExclusions()
 	f.restoredBlocks()
 	for _, m := range f.hosts {
-		m.restoredHooks()
-		m.judgePermission(f.Node(m.name), true)
+		obj := f.Node(m.name)
+		m.restoredHooks(obj)
+		m.judgePermission(obj, true)
+		m.restoredApply(obj)
 	}
 	f.Judge.Rewind(time.Now(), func() {
 		var rev int64 // of no write

@@ -141,9 +141,8 @@ func (m *Machine) forgetHooks() {
 
 // restoredHooks forgets what hook units have done in a store that was set back. A host that has read its Node just before may still
 // begin a unit for the state that the Node is no longer in, so the state is the one that the store has again.
-func (m *Machine) restoredHooks() {
+func (m *Machine) restoredHooks(obj *corev1.Node) {
 	m.forgetHooks()
-	obj, _ := m.f.Server.Get("nodes", "", m.name).(*corev1.Node)
 	if obj == nil {
 		return
 	}

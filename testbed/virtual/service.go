@@ -9,6 +9,8 @@ import (
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/node"
 	"lockkeeper.dev/lockkeeper/node/turn"
@@ -166,6 +168,16 @@ func (m *Machine) judgeApplying(n *turn.Node) {
 	if !judged && failed && l.Result == v1alpha1.ResultDone && v1alpha1.Has(l.Changes, v1alpha1.SourceFile) && !m.f.attacked(m.name) {
 		m.f.problem("Apply: the turn %s of %s is done, and %s has failed", l.Turn, m.name, service)
 	}
+}
+
+// restoredApply takes the host's Node out of a store that was set back. A host that has read that it may apply still may, as long as its
+// last reads count.
+func (m *Machine) restoredApply(obj *corev1.Node) {
+	var n turn.Node
+	if obj != nil {
+		n = turn.FromNode(obj)
+	}
+	m.judgeApplying(&n)
 }
 
 // applies checks what the host does now: it reloads and restarts units only while its Node is committed to an apply, or as long after that

@@ -56,6 +56,7 @@ func goCommand(args []string) int {
 	if args[0] != "test" {
 		return 0
 	}
+	defer os.Remove(binary())
 	for i, arg := range args {
 		if arg == "-coverprofile" {
 			return coverProfile(args[i+1], os.Getenv(packageVariable))
@@ -99,8 +100,8 @@ func coverProfile(name, dir string) int {
 	return 0
 }
 
-// binary is where the tests of a package are compiled to.
-func binary() string { return filepath.Join(os.Getenv(tempVariable), "tests") }
+// binary is where this process compiles the tests of a package to: gremlins tries several mutants at once.
+func binary() string { return filepath.Join(os.Getenv(tempVariable), fmt.Sprintf("tests-%d", os.Getpid())) }
 
 // compile compiles the tests of the package.
 func compile(pkg string) (output string, err error) {

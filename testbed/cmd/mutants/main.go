@@ -17,7 +17,9 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -147,7 +149,7 @@ var resultLine = regexp.MustCompile(`^\s*([A-Z ]+) ([A-Z_]+) at (\S+):(\d+):(\d+
 // mutate runs gremlins on one package and returns all mutants. It prints those that live, and are not known to, as they are found.
 func mutate(ctx context.Context, root, gremlins string, env []string, known map[key]int, t target) ([]mutant, error) {
 	// The real time limit is goCommand's.
-	args := append([]string{"unleash", "--workers", "1", "--timeout-coefficient", "1000"}, operators...)
+	args := append([]string{"unleash", "--workers", strconv.Itoa(runtime.NumCPU()), "--timeout-coefficient", "1000"}, operators...)
 	files, err := source(root, t.dir)
 	if err != nil {
 		return nil, err
