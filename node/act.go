@@ -233,14 +233,14 @@ func (h *Host) write(ctx context.Context, n *turn.Node, w *step.Write) error {
 	return err
 }
 
-// stopOthers stops the drain and the hooks, unless they are the effect of the decision. The
-// steps of a plan stop when the host leaves their stage.
-func (h *Host) stopOthers(ctx context.Context, do step.Effect) {
+// stopOthers stops the drain and the hooks, unless they are the effect of the decision. at is the
+// Node's state. The steps of a plan stop when the host leaves their stage.
+func (h *Host) stopOthers(ctx context.Context, at v1alpha1.State, do step.Effect) {
 	if do != step.DoDrain {
 		h.drain.Stop()
 	}
 	if do != step.DoHooks {
-		h.hooks.Leave(ctx)
+		h.hooks.Leave(ctx, at)
 	}
 }
 

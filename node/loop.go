@@ -126,7 +126,7 @@ func (h *Host) round(ctx context.Context) (step.Decision, error) {
 		h.beat.Alive()
 		o := h.observe(ctx)
 		d := step.Step(o)
-		h.stopOthers(ctx, d.Do)
+		h.stopOthers(ctx, o.Node.State, d.Do)
 		h.reportDecision(o, d, h.apiTrouble())
 		var err error
 		switch {

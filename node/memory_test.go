@@ -181,6 +181,7 @@ type hookUnits struct {
 func (u *hookUnits) Running(context.Context, []string) ([]string, error) { return nil, u.fails }
 func (u *hookUnits) WatchJobs(context.Context, []string, func()) error   { return nil }
 func (u *hookUnits) Wanted(context.Context, string) ([]string, error)    { return nil, nil }
+func (u *hookUnits) Begun(context.Context, []string) ([]string, error)   { return nil, nil }
 func (u *hookUnits) StopTarget(context.Context, string) error            { u.stopped = true; return nil }
 func (u *hookUnits) RunTarget(ctx context.Context, _ string, by time.Time, _ func([]systemd.UnitState)) ([]systemd.UnitState, error) {
 	u.by = by

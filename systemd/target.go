@@ -169,6 +169,17 @@ func (r unitRun) state(now unit) UnitState {
 	return s
 }
 
+// Begun returns which of the targets [Units.RunTarget] has begun, and not ended: those that are active, or have a job under way.
+func (u Units) Begun(ctx context.Context, targets []string) (begun []string, err error) {
+	rows, err := u.list(ctx, targets)
+	for _, r := range rows {
+		if r.ActiveState != "inactive" && r.ActiveState != "failed" || r.JobId != 0 {
+			begun = append(begun, r.Name)
+		}
+	}
+	return begun, err
+}
+
 // StopTarget stops a target and the units that it wants, and returns when they have stopped. It takes at most 2 minutes,
 // which is longer than systemd's own default for a unit. The error names the units that still run. It is not an error if a
 // unit is not active.

@@ -21,6 +21,7 @@ type HookSystemd interface {
 	Wanted(ctx context.Context, target string) ([]string, error)
 	RunTarget(ctx context.Context, target string, by time.Time, report func([]systemd.UnitState)) ([]systemd.UnitState, error)
 	StopTarget(ctx context.Context, target string) error
+	Begun(ctx context.Context, targets []string) ([]string, error)
 }
 
 // hookTarget returns the target whose units are the host's own hooks of a stage.
@@ -96,11 +97,16 @@ type HookLimit struct {
 //
 // The progress of a run is only in memory. A process that starts in the middle of a stage
 // runs the units again, and waits for those that still run. So hook units have to be
-// idempotent; the documentation says so.
+// idempotent; the documentation says so. A process stops those that an earlier one has begun
+// in a stage which the host has left.
 type Hooks struct {
 	runner
 	units HookSystemd
 	log   *slog.Logger
+
+	// earlier means that units which an earlier process has begun may still run, and that
+	// nobody has looked for them; mu guards it.
+	earlier bool
 
 	// The rest is about the stage of the last run; mu guards it.
 	began    time.Time
@@ -112,12 +118,20 @@ type Hooks struct {
 
 // NewHooks returns a Hooks. wake must not block.
 func NewHooks(units HookSystemd, log *slog.Logger, wake func()) *Hooks {
-	return &Hooks{runner: runner{wake: wake}, units: units, log: log}
+	return &Hooks{runner: runner{wake: wake}, units: units, log: log, earlier: true}
 }
 
 // Work returns the progress of a stage's units. retry is the turn that an admin's retry
-// names, or "".
+// names, or "". In another stage than those of hooks, Running means that units are to stop.
 func (h *Hooks) Work(s Stage, retry string) step.Work {
+	if !s.State.HookStage() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if h.earlier || h.last.running() {
+			return step.Work{Running: true, Detail: "its hook units to stop"}
+		}
+		return step.Work{}
+	}
 	w := h.work(s)
 	if w.Failed != "" {
 		pause := time.Since(h.ended())
@@ -137,11 +151,14 @@ func backoff(failures int) time.Duration {
 func (h *Hooks) Start(ctx context.Context, s Stage, retry string, limit HookLimit, by time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.last.running() {
+	switch {
+	case h.last.running():
 		return
-	}
-	if h.late && h.last.stage != s {
-		h.stopLate(ctx) // its end has the loop decide again
+	case h.earlier:
+		h.stopEarlier(ctx, s.State) // its end has the loop decide again
+		return
+	case h.late && h.last.stage != s:
+		h.stopLate(ctx) // so has this one's
 		return
 	}
 	detail := "hook units"
@@ -172,15 +189,52 @@ func (h *Hooks) Start(ctx context.Context, s Stage, retry string, limit HookLimi
 }
 
 // Leave stops the units that run, in the background, because the host has left their
-// stage or nothing is to run in it any more. It keeps the result of a run that has ended.
-func (h *Hooks) Leave(ctx context.Context) {
+// stage for the state at, or nothing is to run in it any more. It keeps the result of a run
+// that has ended.
+func (h *Hooks) Leave(ctx context.Context, at v1alpha1.State) {
 	h.leave(Stage{})
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if !h.late || h.last.running() {
-		return
+	switch {
+	case h.last.running():
+	case h.late:
+		h.stopLate(ctx)
+	case h.earlier && !at.HookStage():
+		h.stopEarlier(ctx, "")
 	}
-	h.stopLate(ctx)
+}
+
+// earlierBound is how long the process tries to stop the units that an earlier one has begun.
+const earlierBound = 2 * time.Minute
+
+// stopEarlier stops the units that an earlier process has begun in any other stage than but. The
+// caller holds mu.
+func (h *Hooks) stopEarlier(ctx context.Context, but v1alpha1.State) {
+	h.earlier = false
+	var targets []string
+	for _, s := range v1alpha1.States() {
+		if s.HookStage() && s != but {
+			targets = append(targets, hookTarget(s))
+		}
+	}
+	h.beginLocked(ctx, Stage{}, "the hook units of an earlier process", func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, earlierBound)
+		defer cancel()
+		for {
+			begun, err := h.units.Begun(ctx, targets)
+			if err == nil || errors.Is(err, systemd.ErrAbsent) {
+				for _, target := range begun {
+					x := hookRun{Hooks: h, target: target, log: h.log}
+					x.stop(ctx, "an earlier process began them, in a stage that the host has left")
+				}
+				return errLeft
+			}
+			if timing.Wait(ctx, nil, retryPause) != nil {
+				h.log.Warn("cannot tell whether hook units of an earlier process still run; lockkeeper does not stop them", "err", err)
+				return errLeft
+			}
+		}
+	})
 }
 
 // stopLate stops the units of the last run, which was late: no other run of this process

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -18,6 +19,7 @@ import (
 // unitsOf plays systemd: each run of the target takes a minute and ends with the next element of ends.
 type unitsOf struct {
 	wanted map[string][]string
+	begun  []string // the targets that an earlier process has begun
 	err    error
 
 	mu      sync.Mutex
@@ -26,6 +28,8 @@ type unitsOf struct {
 	ends    []error // nil: success
 	runs    int
 	stopped int
+	asked   int // for begun targets
+	silent  int // how often err answers that
 }
 
 func (u *unitsOf) Wanted(_ context.Context, target string) ([]string, error) {
@@ -58,6 +62,21 @@ func (u *unitsOf) RunTarget(ctx context.Context, target string, by time.Time, re
 	return []systemd.UnitState{s, {Unit: "b.service"}}, u.stop
 }
 
+// Begun fails a few times first if err is set.
+func (u *unitsOf) Begun(_ context.Context, targets []string) (begun []string, err error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.asked++; u.err != nil && u.asked <= u.silent {
+		return nil, u.err
+	}
+	for _, target := range u.begun {
+		if slices.Contains(targets, target) {
+			begun = append(begun, target)
+		}
+	}
+	return begun, nil
+}
+
 func (u *unitsOf) StopTarget(ctx context.Context, _ string) error {
 	u.mu.Lock()
 	u.stopped++
@@ -72,7 +91,9 @@ const readAge = 10 * time.Second
 func soon() time.Time { return time.Now().Add(readAge) }
 
 func newHooks(u *unitsOf) *Hooks {
-	return NewHooks(u, slog.New(slog.DiscardHandler), func() {})
+	k := NewHooks(u, slog.New(slog.DiscardHandler), func() {})
+	k.earlier = u.begun != nil
+	return k
 }
 
 var (
@@ -134,7 +155,7 @@ func TestHooksRun(t *testing.T) {
 		expect(beforeUncordon, step.Work{})               // the report of another stage
 		time.Sleep(time.Minute)
 		expect(beforeDrain, step.Work{Done: true})
-		k.Leave(t.Context()) // the result is kept
+		k.Leave(t.Context(), beforeDrain.State) // the result is kept
 		expect(beforeDrain, step.Work{Done: true})
 
 		k.Start(ctx, beforeUncordon, "", tenMinutes, soon())
@@ -267,7 +288,7 @@ func TestHooksAreStopped(t *testing.T) {
 		k := newHooks(u)
 		k.Start(ctx, beforeDrain, "", tenMinutes, soon())
 		synctest.Wait()
-		k.Leave(t.Context())
+		k.Leave(t.Context(), beforeDrain.State)
 		k.Start(ctx, beforeUncordon, "", tenMinutes, soon()) // too early: the units are still stopping
 		if w := k.Work(beforeUncordon, ""); w != (step.Work{}) {
 			t.Errorf("runs while other units are being stopped: %+v", w)
@@ -323,7 +344,7 @@ func TestHooksStartInTime(t *testing.T) {
 		if got := k.Work(beforeDrain, ""); !got.Running || !got.Late || u.runs != 0 {
 			t.Errorf("%+v, %d runs", got, u.runs)
 		}
-		k.Leave(t.Context())
+		k.Leave(t.Context(), beforeDrain.State)
 		k.Wait()
 		if got := k.Work(beforeDrain, ""); got != (step.Work{}) || u.runs != 0 || u.stopped != 1 {
 			t.Errorf("left: %+v, %d runs, %d stopped", got, u.runs, u.stopped)
@@ -343,4 +364,43 @@ func TestHooksStartInTime(t *testing.T) {
 			t.Errorf("another stage: %+v, %d runs", got, u.runs)
 		}
 	})
+}
+
+// TestHooksOfAnEarlierProcess checks that a process stops what an earlier one has begun, except in the stage that the Node is in, and that a
+// turn does not end before that, unless systemd cannot be asked.
+func TestHooksOfAnEarlierProcess(t *testing.T) {
+	idle, uncordoning := v1alpha1.StateIdle, Stage{"t1", v1alpha1.StateUncordoning}
+	for name, c := range map[string]struct {
+		silent        int
+		do            func(context.Context, *Hooks)
+		stopped, runs int
+		took          time.Duration
+	}{
+		"the stage is left": {0, func(ctx context.Context, k *Hooks) { k.Leave(ctx, idle); k.Leave(ctx, idle) }, 1, 0, 0},
+		"it may continue":   {0, func(ctx context.Context, k *Hooks) { k.Leave(ctx, beforeDrain.State) }, 0, 0, 0},
+		"it continues": {0, func(ctx context.Context, k *Hooks) {
+			k.Start(ctx, beforeDrain, "", HookLimit{Timeout: time.Hour}, soon())
+		}, 0, 0, 0},
+		"another stage": {0, func(ctx context.Context, k *Hooks) {
+			k.Start(ctx, beforeUncordon, "", HookLimit{Timeout: time.Hour}, soon())
+		}, 1, 0, 0},
+		"systemd does not answer":   {3, func(ctx context.Context, k *Hooks) { k.Leave(ctx, idle) }, 1, 0, 3 * retryPause},
+		"systemd never answers":     {9999, func(ctx context.Context, k *Hooks) { k.Leave(ctx, idle) }, 0, 0, earlierBound},
+		"nobody has looked for any": {0, func(context.Context, *Hooks) {}, 0, 0, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				u := &unitsOf{begun: []string{hookTarget(beforeDrain.State)}, err: errors.New("no bus"), silent: c.silent}
+				k, began := newHooks(u), time.Now()
+				c.do(t.Context(), k)
+				k.Wait()
+				if took := time.Since(began); u.stopped != c.stopped || u.runs != c.runs || took != c.took {
+					t.Errorf("%d stopped and %d run after %v, expected %d and %d after %v", u.stopped, u.runs, took, c.stopped, c.runs, c.took)
+				}
+				if w := k.Work(uncordoning, ""); w.Running != (u.asked == 0) {
+					t.Errorf("asked %d times, and the turn's end waits: %t", u.asked, w.Running)
+				}
+			})
+		})
+	}
 }

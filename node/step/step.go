@@ -266,6 +266,9 @@ func (o *Observation) uncordoning() Decision {
 	if !n.Ready || n.BootID != o.Self.BootID {
 		return Decision{Waits: v1alpha1.ReasonNotReady, Detail: "the kubelet to report Ready from this boot"}
 	}
+	if o.Hooks.Running {
+		return Decision{Detail: o.Hooks.Detail}
+	}
 	w := &Write{}
 	if n.Mark {
 		// The mark goes in one write with all that it names. So no crash leaves a cordon

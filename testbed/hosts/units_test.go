@@ -141,7 +141,15 @@ func testTakenUp(t *testing.T, h *realhost.Host, u systemd.Units) {
 	wait(running)
 	cancel(over)
 	<-end
+	begun := func(when, want string) {
+		t.Helper()
+		if got, err := u.Begun(t.Context(), []string{target, "multi-user.target", "lockkeeper-none.target"}); err != nil || fmt.Sprint(got) != want {
+			t.Errorf("%s: %v have begun, %v; expected %s", when, got, err, want)
+		}
+	}
+	begun("while the unit runs", "["+target+" multi-user.target]")
 	must(t, u.StopTarget(t.Context(), target))
+	begun("after that", "[multi-user.target]")
 	if got := exec(t, h, "systemctl is-active slow "+target+" | tr '\\n' ' '"); got != "failed inactive" {
 		t.Errorf("after the end of the stage: %s", got)
 	}

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/turn"
 	"lockkeeper.dev/lockkeeper/testbed/memhost"
 	"lockkeeper.dev/lockkeeper/testbed/referee"
 )
@@ -40,6 +41,44 @@ func TestHookUnits(t *testing.T) {
 			t.Errorf("the units ran %q, expected %q; faults: %v", ran, want, f.exec.Fired())
 		}
 	})
+}
+
+// TestHookUnitsStop checks that hook units which run when the turn ends have stopped before the node is idle again, also those that an earlier
+// process has begun.
+func TestHookUnitsStop(t *testing.T) {
+	for name, end := range map[string]func(*Fleet){
+		"the host wants nothing any more": func(f *Fleet) { f.Withdraw("n1") },
+		"a process that refuses the turn": func(f *Fleet) {
+			f.AddJob("n1", jobSelected)
+			f.Kill("n1")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			hooks := map[v1alpha1.State]time.Duration{v1alpha1.StateBeforeDrain: 10 * time.Minute}
+			inBubble(t, Options{Hosts: 2, Workloads: 1, Blocks: blockRules{selected: true}, Hooks: hooks}, func(t *testing.T, f *Fleet) {
+				begun, over := make(chan struct{}), func(s v1alpha1.State) bool { return turn.FromNode(f.Node("n1")).State == s }
+				go func() {
+					for !over(v1alpha1.StateBeforeDrain) {
+						time.Sleep(time.Second)
+					}
+					close(begun)
+				}()
+				f.Stage("n1", "2.0.0")
+				<-begun
+				time.Sleep(5 * time.Second)
+				if f.Host(0).hooksLeft() == "" {
+					t.Fatal("no unit runs")
+				}
+				end(f)
+				for limit := time.Now().Add(5 * time.Minute); !over(v1alpha1.StateIdle); time.Sleep(time.Second) {
+					if time.Now().After(limit) {
+						t.Fatalf("n1 is in %s", turn.FromNode(f.Node("n1")).State)
+					}
+				}
+				f.EndJob("n1", jobSelected)
+			}) // and the rule about hooks holds
+		})
+	}
 }
 
 // TestHookViolations checks that each rule about hook units and evictions has a run that breaks it, and what none forbids.
