@@ -72,10 +72,8 @@ func (f *Fleet) judgeExclusions(w *apiserver.Write, excused bool) {
 			// The Node goes, or comes with what its creator put on it.
 			delete(f.set, id)
 			delete(f.left, id)
-			if has && !after.Cordon.Has(x.Name) {
-				f.left[id] = is
-			} else if has {
-				f.set[id] = true
+			if has {
+				f.rememberLocked(&after, &x)
 			}
 			continue
 		case changed && w.User == host && !excused:
@@ -104,6 +102,16 @@ func (f *Fleet) judgeExclusions(w *apiserver.Write, excused bool) {
 	}
 }
 
+// rememberLocked remembers whose an exclusion is that was found on a Node: the host's, if its mark names it and it has the value that hosts set.
+func (f *Fleet) rememberLocked(n *turn.Node, x *v1alpha1.Exclusion) {
+	id, is := exclusion{n.Name, x.Name}, n.Excluded[x.Name]
+	if n.Mark && n.Cordon.Has(x.Name) && is == x.Value {
+		f.set[id] = true
+	} else {
+		f.left[id] = is
+	}
+}
+
 func quoted(value string, is bool) string {
 	if !is {
 		return "nothing"
@@ -122,11 +130,9 @@ func (f *Fleet) restoredExclusions() {
 	for _, obj := range nodes {
 		n := turn.FromNode(obj.(*corev1.Node))
 		f.nodes[n.Name] = n
-		for name, value := range n.Excluded {
-			if n.Mark && n.Cordon.Has(name) {
-				f.set[exclusion{n.Name, name}] = true
-			} else {
-				f.left[exclusion{n.Name, name}] = value
+		for _, x := range v1alpha1.AllExclusions() {
+			if _, has := n.Excluded[x.Name]; has {
+				f.rememberLocked(&n, &x)
 			}
 		}
 	}
