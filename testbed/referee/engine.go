@@ -246,6 +246,12 @@ func (e *engine) rewind(m moment) {
 	clear(e.turns)
 }
 
+// drained reports whether the turn has drained the node, by its state: the cordon may be another user's, so that there is no mark.
+func drained(n *turn.Node) bool {
+	past := n.State == v1alpha1.StateBeforeReboot || n.State == v1alpha1.StateRebooting || n.State == v1alpha1.StateApplying
+	return past && n.Grant != nil && n.Grant.Drains
+}
+
 // begin takes a Node that did not exist before: it is in the first list, or was created. A created Node may have old labels of lockkeeper,
 // for example from a restored backup. The referee judges what a coordinator does with them.
 func (e *engine) begin(n *node, after *turn.Node) {
@@ -253,7 +259,8 @@ func (e *engine) begin(n *node, after *turn.Node) {
 		e.held[epoch] = true // a term from before the referee started
 	}
 	if after.InTurn() {
-		n.turn = &turnMemory{id: after.Turn, began: e.now, committed: after.Mark || after.Committed() || hasCommittedAck(after), ourCordon: after.OwnCordon()}
+		committed := after.Mark || after.Committed() || hasCommittedAck(after) || drained(after)
+		n.turn = &turnMemory{id: after.Turn, began: e.now, committed: committed, ourCordon: after.OwnCordon()}
 		e.turns[after.Turn] = n.name
 	}
 	if l := after.Last; l != nil {

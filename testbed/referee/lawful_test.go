@@ -334,6 +334,17 @@ var lawful = []struct {
 		s.commit("n1")
 		s.reboot("n1")
 	}},
+	{"a store that is set back to after a drain under an admin's cordon, and a pod that came late", func(s *script) {
+		s.e.declared = []Declaration{{Cordon, "n1", "a person"}}
+		s.write("n1", unschedulable(true))
+		s.grant("n1", "t1")
+		s.write("n1", ack(v1alpha1.ReportCommitted))
+		s.drained("n1", "t1")
+		s.pod("late", "n1")
+		s.rewind(maps.Clone(s.nodes))
+		s.pass(time.Hour)
+		s.pod("late", "n1", evict)
+	}},
 	{"a store that is set back while a grant is under way, which names a version that the store gives out again", func(s *script) {
 		before := maps.Clone(s.nodes)
 		s.rewind(before)
