@@ -25,6 +25,7 @@ import (
 type agentRun struct {
 	m      *Machine
 	root   string
+	began  time.Time
 	ctx    context.Context // ends when the process is told to stop
 	cancel context.CancelFunc
 	done   chan struct{}
@@ -89,7 +90,7 @@ func (m *Machine) startLocked() {
 		return
 	}
 	m.runs++
-	a := &agentRun{m: m, root: filepath.Join(m.f.dir, fmt.Sprintf("%s.%d", m.name, m.runs)), done: make(chan struct{})}
+	a := &agentRun{m: m, began: time.Now(), root: filepath.Join(m.f.dir, fmt.Sprintf("%s.%d", m.name, m.runs)), done: make(chan struct{})}
 	a.bus = m.f.exec.Transport(m.name, roleHost, nil)
 	a.links = []*Transport{a.bus}
 	m.f.must(os.Symlink(m.root, a.root))

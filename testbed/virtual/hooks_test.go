@@ -125,7 +125,7 @@ func TestHookViolations(t *testing.T) {
 			uid := f.Server.List("pods")[0].(*corev1.Pod).UID
 			for range 2 {
 				f.mu.Lock()
-				f.evicted[string(uid)] = accepted{&agentRun{dead: true}, time.Now()}
+				f.evicted[string(uid)] = accepted{&agentRun{dead: true}, time.Time{}}
 				f.mu.Unlock()
 			}
 			r, _ := http.NewRequest(http.MethodPost, "https://api.invalid/api/v1/namespaces/default/pods/w-1/eviction", strings.NewReader(

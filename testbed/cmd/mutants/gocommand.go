@@ -101,7 +101,9 @@ func coverProfile(name, dir string) int {
 }
 
 // binary is where this process compiles the tests of a package to: gremlins tries several mutants at once.
-func binary() string { return filepath.Join(os.Getenv(tempVariable), fmt.Sprintf("tests-%d", os.Getpid())) }
+func binary() string {
+	return filepath.Join(os.Getenv(tempVariable), fmt.Sprintf("tests-%d", os.Getpid()))
+}
 
 // compile compiles the tests of the package.
 func compile(pkg string) (output string, err error) {
