@@ -243,7 +243,7 @@ func (e evictions) RoundTrip(r *http.Request) (*http.Response, error) {
 	first, again := f.evicted[uid] // conditional reports an eviction without a UID
 	f.mu.Unlock()
 	ago := time.Since(first.at)
-	successor := first.by != e.a && first.by.killed() && e.a.began.After(first.at)
+	successor := again && first.by != e.a && first.by.killed() && e.a.began.After(first.at)
 	if again && !e.a.killed() && (first.by == e.a && ago < evictsAgain || successor) {
 		f.problem("Evict: %s sends %s, which %s was told %v ago was accepted", e.a.root, r.URL.Path, first.by.root, ago)
 	}
