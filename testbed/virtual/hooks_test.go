@@ -56,25 +56,22 @@ func TestHookUnitsStop(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			hooks := map[v1alpha1.State]time.Duration{v1alpha1.StateBeforeDrain: 10 * time.Minute}
 			inBubble(t, Options{Hosts: 2, Workloads: 1, Blocks: blockRules{selected: true}, Hooks: hooks}, func(t *testing.T, f *Fleet) {
-				begun, over := make(chan struct{}), func(s v1alpha1.State) bool { return turn.FromNode(f.Node("n1")).State == s }
-				go func() {
-					for !over(v1alpha1.StateBeforeDrain) {
-						time.Sleep(time.Second)
+				reaches := func(state v1alpha1.State) {
+					t.Helper()
+					for limit := time.Now().Add(10 * time.Minute); turn.FromNode(f.Node("n1")).State != state; time.Sleep(time.Second) {
+						if time.Now().After(limit) {
+							t.Fatalf("n1 is in %s, expected %s", turn.FromNode(f.Node("n1")).State, state)
+						}
 					}
-					close(begun)
-				}()
+				}
 				f.Stage("n1", "2.0.0")
-				<-begun
+				reaches(v1alpha1.StateBeforeDrain)
 				time.Sleep(5 * time.Second)
 				if f.Host(0).hooksLeft() == "" {
 					t.Fatal("no unit runs")
 				}
 				end(f)
-				for limit := time.Now().Add(5 * time.Minute); !over(v1alpha1.StateIdle); time.Sleep(time.Second) {
-					if time.Now().After(limit) {
-						t.Fatalf("n1 is in %s", turn.FromNode(f.Node("n1")).State)
-					}
-				}
+				reaches(v1alpha1.StateIdle)
 				f.EndJob("n1", jobSelected)
 			}) // and the rule about hooks holds
 		})
