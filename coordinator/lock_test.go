@@ -34,9 +34,12 @@ func (l *lease) Get(context.Context) (*resourcelock.LeaderElectionRecord, []byte
 	return &resourcelock.LeaderElectionRecord{HolderIdentity: l.holder, LeaderTransitions: l.hands, RenewTime: metav1.NewTime(l.renewed)}, []byte(l.holder), nil
 }
 
-func (l *lease) Update(_ context.Context, r resourcelock.LeaderElectionRecord) error {
+func (l *lease) Update(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
 	l.calls = append(l.calls, "put "+r.HolderIdentity)
-	time.Sleep(l.slow)
+	if err := pause(ctx, l.slow); err != nil {
+		l.holder = r.HolderIdentity // it lands after its sender gave up
+		return err
+	}
 	if l.putErr == nil {
 		l.holder, l.renewed = r.HolderIdentity, r.RenewTime.Truncate(time.Microsecond) // the precision of a Lease
 	}
@@ -290,6 +293,24 @@ func TestLockTakesOnce(t *testing.T) {
 			if (len(l.over) > 0) != c.over {
 				t.Errorf("%s: ended %q", name, l.over)
 			}
+		})
+	}
+}
+
+// TestLockFinishesTaking checks that a stop does not cut off the write that takes the Lease: the elector has to know of
+// a Lease that it must release. The write has its own bound.
+func TestLockFinishesTaking(t *testing.T) {
+	for slow, taken := range map[time.Duration]bool{9 * time.Second: true, 11 * time.Second: false} {
+		synctest.Test(t, func(t *testing.T) {
+			l := newTestLock()
+			l.lease.slow = slow
+			ctx, stop := context.WithCancel(t.Context())
+			time.AfterFunc(time.Second, stop)
+			err := l.Update(ctx, resourcelock.LeaderElectionRecord{HolderIdentity: "me_1", RenewTime: metav1.Now()})
+			if (err == nil) != taken || l.holds() != taken {
+				t.Errorf("a write of %v: %v, held %t", slow, err, l.holds())
+			}
+			synctest.Wait()
 		})
 	}
 }

@@ -273,6 +273,46 @@ func TestReleaseHandsOver(t *testing.T) {
 	}
 }
 
+// TestStopWhileTakingReleases checks that a candidate that stops while it takes the Lease releases it. Otherwise nobody
+// could lead until the Lease of a process that is gone expires.
+func TestStopWhileTakingReleases(t *testing.T) {
+	freshLease(t)
+	taken := make(chan struct{})
+	var once sync.Once
+	a := startCandidate(t, "a", func(c *candidate) {
+		c.w.on(func(ctx context.Context, r request, send func() (*http.Response, error)) (*http.Response, error) {
+			if r.kind != "PUT lease "+leaseName {
+				return nil, nil
+			}
+			answer, err := send()
+			once.Do(func() {
+				close(taken)
+				select { // the answer is late: the stop comes before it
+				case <-ctx.Done():
+					answer, err = nil, ctx.Err()
+				case <-time.After(time.Second):
+				}
+			})
+			return answer, err
+		})
+	})
+	select {
+	case <-taken:
+	case <-time.After(patience):
+		t.Fatal("the candidate does not take the Lease")
+	}
+	if !strings.HasPrefix(holder(t), "a_") {
+		t.Fatalf("the Lease is %q's, expected a's", holder(t))
+	}
+	a.stop()
+	if got := holder(t); got != "" {
+		t.Errorf("the Lease is still %q's", got)
+	}
+	if led := a.epochs(); len(led) > 0 {
+		t.Errorf("it led as %q after its stop", led)
+	}
+}
+
 // TestDeadLeadersLeaseIsFreed checks that a process frees the Lease of the process before it on its host, and then leads a term of
 // its own, which it has recorded before.
 func TestDeadLeadersLeaseIsFreed(t *testing.T) {
