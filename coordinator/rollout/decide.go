@@ -43,7 +43,11 @@ func Decide(s Snapshot) Outcome {
 		case d.all[i].decided(): // a foreign turn
 		case d.Uncertain[n.Name]:
 			// The snapshot may show the Node as it was before that write.
-			d.hold(n, v1alpha1.ReasonHandover, d.uncertain(n.Name))
+			if n.State == v1alpha1.StateAbsent && !n.Mark && isOut(n) {
+				d.holdReleased(n) // its label stays, because nothing is written to a released node
+			} else {
+				d.hold(n, v1alpha1.ReasonHandover, d.uncertain(n.Name))
+			}
 		case s.Stopped:
 			d.stopped(n)
 		case d.expired(n):
