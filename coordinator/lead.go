@@ -58,6 +58,8 @@ type leader struct {
 	facts  facts
 	pace   heldPace
 	rest   time.Duration // see maxRest
+	// stopped is since when the leader has seen the emergency stop; zero: there is none.
+	stopped time.Time
 	// handover is since when a node has been held with Handover; zero: no node is.
 	handover time.Time
 

@@ -89,9 +89,21 @@ func (l *leader) snapshot() (s rollout.Snapshot, due time.Duration, ok bool) {
 	}
 	s.Unread, due = unread(l.policies.Age(), l.policies.Err())
 	s.StopText, s.Stopped = lease.Annotations[v1alpha1.AnnotationStop]
+	s.StoppedSince = l.stoppedSince(s.Stopped, s.Now)
 	l.writes(&s)
 	s.Nodes = l.facts.of(l.view.All())
 	return s, due, true
+}
+
+// stoppedSince returns since when the leader has seen the emergency stop that is set now.
+func (l *leader) stoppedSince(stopped bool, now time.Time) time.Time {
+	switch {
+	case !stopped:
+		l.stopped = time.Time{}
+	case l.stopped.IsZero():
+		l.stopped = now
+	}
+	return l.stopped
 }
 
 // writes adds this term's refused writes, and those with an unknown outcome, to

@@ -283,9 +283,26 @@ func TestSnapshotOfTheLease(t *testing.T) {
 			if ok != (holder == "me_1") {
 				t.Errorf("the Lease is %s: decides %t", holder, ok)
 			}
-			if got := fmt.Sprintf("%t %s %t %t", s.Stopped, s.StopText, s.LedUntil.Equal(led), s.Rewound.Equal(time.Now())); ok && got != "true fire true true" {
-				t.Errorf("stopped, since when there was no leader, rewound: %s", got)
+			if got := fmt.Sprintf("%t %s %t %t %t", s.Stopped, s.StopText, s.StoppedSince.Equal(s.Now), s.LedUntil.Equal(led), s.Rewound.Equal(time.Now())); ok && got != "true fire true true true" {
+				t.Errorf("stopped, since now, since when there was no leader, rewound: %s", got)
 			}
+		}
+	})
+}
+
+// TestStoppedSince checks that a leader knows since when it has seen the emergency stop.
+func TestStoppedSince(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &leader{}
+		began := time.Now()
+		for _, c := range []struct {
+			stopped bool
+			since   time.Time
+		}{{false, time.Time{}}, {true, began.Add(time.Minute)}, {true, began.Add(time.Minute)}, {false, time.Time{}}, {true, began.Add(4 * time.Minute)}} {
+			if got := l.stoppedSince(c.stopped, time.Now()); !got.Equal(c.since) {
+				t.Errorf("after %v, stopped %t: since %v, expected %v", time.Since(began), c.stopped, got, c.since)
+			}
+			time.Sleep(time.Minute)
 		}
 	})
 }

@@ -297,6 +297,8 @@ func set(s *rollout.Snapshot, word string) error {
 		s.Nodes = s.Nodes[:1]
 	case "stopped":
 		s.Stopped = true
+	case "stopped-since":
+		s.Stopped, s.StoppedSince = true, ago()
 	case "policies-unread":
 		s.Unread = "forbidden"
 	case "uncertain":

@@ -182,22 +182,29 @@ func givesBack(n *turn.Node) bool {
 func (d *decision) restamp(n *turn.Node) {
 	g := *n.Grant
 	if reason, _ := pausedBy(n); reason != "" && g.PausedSince == nil {
-		g.PausedSince = new(d.Now.Add(-d.unled(n)))
+		g.PausedSince = new(d.Now.Add(-d.unrecorded(n)))
 	} else {
-		g.PausedFor = metav1.Duration{Duration: g.PausedFor.Duration + d.unled(n)}
+		g.PausedFor = metav1.Duration{Duration: g.PausedFor.Duration + d.unrecorded(n)}
 	}
 	g.Epoch = d.Epoch
 	d.move(n, Move{To: n.State, Grant: &g, Reason: v1alpha1.ReasonHandover})
 }
 
-// unled returns how long the turn of another term has had no leader that could
-// promote it. It is 0 for a turn of this term, and for a paused turn, whose clock
-// is stopped already. If the previous leader did not take the turn over, it is not
-// known until when the turn had a leader, and the whole stage counts: the previous
-// leader may have lost its term right after a stop that lasted for most of it.
-func (d *decision) unled(n *turn.Node) time.Duration {
-	if d.own(n) || n.Grant.PausedSince != nil {
+// unrecorded returns for how long the turn's clock has been stopped without a record of
+// that in its grant. It is 0 for a paused turn, which has the record. For a turn of another
+// term it is the time without a leader that could promote it. If the previous leader did not
+// take the turn over, it is not known until when the turn had a leader, and the whole stage
+// counts: the previous leader may have lost its term right after a stop that lasted for most
+// of it. For a turn of this term it is the time of the present stop, which this leader could
+// not record while the outcome of an earlier write was unknown.
+func (d *decision) unrecorded(n *turn.Node) time.Duration {
+	switch {
+	case n.Grant.PausedSince != nil:
 		return 0
+	case d.own(n) && d.StoppedSince.IsZero():
+		return 0
+	case d.own(n):
+		return max(0, d.Now.Sub(later(n.Grant.StageAt, d.StoppedSince)))
 	}
 	if d.LedBy != "" && d.LedBy != n.Grant.Epoch {
 		return max(0, d.Now.Sub(n.Grant.StageAt)-max(0, n.Grant.PausedFor.Duration))

@@ -187,7 +187,7 @@ func (d *decision) freeze(n *turn.Node) {
 		return
 	}
 	g := *n.Grant
-	g.PausedSince = new(d.Now.Add(-d.unled(n)))
+	g.PausedSince = new(d.Now.Add(-d.unrecorded(n)))
 	d.move(n, Move{To: n.State, Grant: &g, Reason: d.at(n).verdict.Held})
 }
 
@@ -365,7 +365,7 @@ func (d *decision) past(n *turn.Node, limit time.Duration) bool {
 // stoppedFor returns how long the clock of the node's stage has been stopped: by
 // a pause or a stop, or for lack of a leader.
 func (d *decision) stoppedFor(n *turn.Node) time.Duration {
-	return pausedFor(n.Grant, d.Now) + d.unled(n)
+	return pausedFor(n.Grant, d.Now) + d.unrecorded(n)
 }
 
 // overdue reports whether the state as a whole takes longer than it may.

@@ -47,10 +47,14 @@ func TestResultOfRefusal(t *testing.T) {
 	}
 }
 
-// TestStoppedClock: the clock of a turn whose leader is gone stands since that leader last led.
+// TestStoppedClock: the clock of a turn whose leader is gone stands since that leader last led. That of a turn whose
+// leader could not write its Node stands since the leader saw the stop.
 func TestStoppedClock(t *testing.T) {
 	for facts, want := range map[string]time.Duration{
 		"draining marked stopped":                                    0,
+		"draining marked since=1h stopped-since=10m":                 10 * time.Minute, // the Node could not be written before
+		"draining marked since=10m stopped-since=1h":                 10 * time.Minute,
+		"draining marked since=1h stopped-since=10m grant.epoch=e0":  time.Hour,
 		"draining marked stopped since=1h grant.epoch=e0":            time.Hour,
 		"draining marked stopped since=1h grant.epoch=e0 ledago=10m": 10 * time.Minute,
 		"draining marked paused":                                     0,

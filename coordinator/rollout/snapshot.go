@@ -30,6 +30,9 @@ type Snapshot struct {
 	// Stopped reports whether the emergency stop is set, or there is no Lease.
 	Stopped  bool
 	StopText string
+	// StoppedSince is since when this leader has seen the stop. Zero: unknown, or there is
+	// none. A turn whose Node could not be written meanwhile has been stopped since then.
+	StoppedSince time.Time
 
 	// Policies are all DisruptionPolicies, invalid ones included. A node that
 	// none of them selects is granted nothing.
