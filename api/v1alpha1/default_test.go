@@ -7,6 +7,23 @@ import (
 	"time"
 )
 
+// TestDefaultTimes has the defaults as docs/policy.md explains them.
+func TestDefaultTimes(t *testing.T) {
+	s := DefaultPolicySpec()
+	for name, c := range map[string]struct{ got, want time.Duration }{
+		"settle":            {s.Rollout.Settle.Duration, time.Minute},
+		"backoffMax":        {s.Rollout.BackoffMax.Duration, time.Hour},
+		"drain":             {s.Drain.Timeout.Duration, time.Hour},
+		"loadBalancerDelay": {s.Drain.LoadBalancerDelay.Duration, 30 * time.Second},
+		"seen":              {s.Timeouts.Seen.Duration, 2 * time.Minute},
+		"longest delay":     {MaxLoadBalancerDelay, 10 * time.Minute},
+	} {
+		if c.got != c.want {
+			t.Errorf("%s: %v, expected %v", name, c.got, c.want)
+		}
+	}
+}
+
 // A field that the API server's schema lacks has its default; one that is there stands, also a zero.
 func TestSpecOfOlderSchema(t *testing.T) {
 	for text, expect := range map[string]func(*DisruptionPolicySpec){

@@ -40,6 +40,18 @@ func TestCordon(t *testing.T) {
 	}
 }
 
+// TestOwnCordon checks when a cordon is lockkeeper's: the Node has a mark, which does not say otherwise.
+func TestOwnCordon(t *testing.T) {
+	for mark, want := range map[string]bool{"t1/2026-01-02T03:04:05Z/Cordon": true, "t1/2026-01-02T03:04:05Z/ScaleDown": false, "t1": true} {
+		if k := ReadKeys(nil, map[string]string{AnnotationCordon: mark}); k.OwnCordon() != want {
+			t.Errorf("%q: own %t", mark, k.OwnCordon())
+		}
+	}
+	if k := ReadKeys(nil, nil); k.OwnCordon() {
+		t.Error("a Node without a mark has a cordon of ours")
+	}
+}
+
 // TestExclusions checks which keys of a Node a turn sets and which it undoes.
 func TestExclusions(t *testing.T) {
 	const lb, scale, fence = "node.kubernetes.io/exclude-from-external-load-balancers", "cluster-autoscaler.kubernetes.io/scale-down-disabled", "remediation.medik8s.io/exclude-from-remediation"
