@@ -37,6 +37,7 @@ func (o Object) watch(ctx context.Context, signal string, filter func(body []any
 		if readErr := read(ctx); err == nil {
 			err = readErr
 		}
+		ended := time.Now()
 		var wait time.Duration
 		wait, failures = nextRead(err, failures, interval)
 		var lost <-chan struct{}
@@ -44,14 +45,18 @@ func (o Object) watch(ctx context.Context, signal string, filter func(body []any
 		if s != nil {
 			lost, hint = s.conn.Context().Done(), s.hint
 		}
-		if err := pause(ctx, watchSpacing, nil, nil); err != nil {
-			return err
-		}
 		if failures == 0 {
 			wait = Aligned(interval)
 		}
 		if err := pause(ctx, wait, lost, hint); err != nil {
 			return err
+		}
+		if err := pause(ctx, watchSpacing-time.Since(ended), nil, nil); err != nil {
+			return err
+		}
+		select { // the next read shows that too
+		case <-hint:
+		default:
 		}
 	}
 }

@@ -32,12 +32,17 @@ func (o *Options) poll(ctx context.Context, kick <-chan struct{}, pause time.Dur
 	failed := false
 	for {
 		err := read()
+		ended := time.Now()
 		if err != nil && !failed && ctx.Err() == nil {
 			o.Log.Warn(problem, "err", err)
 		}
 		failed = err != nil
-		if timing.Wait(ctx, nil, pause) != nil || timing.Wait(ctx, kick, systemd.Aligned(o.PollInterval)) != nil {
+		if timing.Wait(ctx, kick, systemd.Aligned(o.PollInterval)) != nil || timing.Wait(ctx, nil, pause-time.Since(ended)) != nil {
 			return
+		}
+		select { // the next read shows that too
+		case <-kick:
+		default:
 		}
 	}
 }
