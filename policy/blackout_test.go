@@ -107,6 +107,13 @@ func TestBlackoutProblems(t *testing.T) {
 		}
 	}
 	s := v1alpha1.DefaultPolicySpec()
+	unnamed := good
+	unnamed.Reason = ""
+	s.Rollout.Blackouts = []v1alpha1.Blackout{good, unnamed}
+	if p := compile(s); p.Blackouts[0].Name != `blackout "the holidays"` || p.Blackouts[1].Name != "blackout from 2026-12-20" {
+		t.Errorf("the blackouts' names are %q and %q", p.Blackouts[0].Name, p.Blackouts[1].Name)
+	}
+	s.Rollout.Blackouts = nil
 	for range 50 {
 		s.Rollout.Blackouts = append(s.Rollout.Blackouts, good)
 	}
