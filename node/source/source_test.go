@@ -1,0 +1,59 @@
+package source
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestPoll checks when a source is read: at once, each interval, and soon after a kick, but never twice within the pause,
+// however many kicks come.
+func TestPoll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const interval, pause = 30 * time.Second, time.Second
+		ctx, cancel := context.WithCancel(t.Context())
+		o := Options{PollInterval: interval, Log: slog.New(slog.DiscardHandler)}
+		kicked := make(chan struct{}, 1)
+		var reads []time.Time
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			o.poll(ctx, kicked, pause, "", func() error { reads = append(reads, time.Now()); return nil })
+		}()
+		// expect compares the times of the reads since the last call, counted from began.
+		expect := func(what string, began time.Time, want ...time.Duration) {
+			t.Helper()
+			synctest.Wait()
+			var got []time.Duration
+			for _, at := range reads {
+				got = append(got, at.Sub(began))
+			}
+			if fmt.Sprint(got) != fmt.Sprint(want) {
+				t.Errorf("%s: reads after %v, expected %v", what, got, want)
+			}
+			reads = nil
+		}
+		expect("at the start", time.Now(), 0)
+		time.Sleep(interval) // at most an interval later it is aligned
+		synctest.Wait()
+		aligned := reads[0]
+		reads = nil
+
+		time.Sleep(time.Until(aligned.Add(interval)))
+		expect("an interval later", aligned, interval)
+		time.Sleep(pause / 2)
+		kick(kicked)
+		time.Sleep(pause / 4)
+		kick(kicked)
+		expect("kicks within the pause", aligned)
+		time.Sleep(interval / 2)
+		expect("after the pause, once", aligned, interval+pause)
+		kick(kicked)
+		expect("a kick after the pause", time.Now(), 0)
+		cancel()
+		<-done
+	})
+}
