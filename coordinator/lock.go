@@ -238,8 +238,9 @@ func (l *termLock) Create(context.Context, resourcelock.LeaderElectionRecord) er
 // Update takes, renews or releases the Lease. It renews or releases the Lease only after a
 // real Get that names this term. It takes the Lease only after one that shows the record
 // that the elector decided on. The resourceVersion of that Get is the precondition. A write that
-// takes the Lease outlives the end of ctx: one that is cut off may still arrive, and a Lease of a
-// process that has stopped keeps everyone out until it expires. The elector releases it instead.
+// takes the Lease outlives the end of ctx, for kube.Timeout at most: one that is cut off may still
+// arrive, and a Lease of a process that has stopped keeps everyone out until it expires. The elector
+// releases it instead.
 func (l *termLock) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	l.mu.Lock()
 	held, ended := l.held, l.ended
@@ -261,6 +262,9 @@ func (l *termLock) Update(ctx context.Context, record resourcelock.LeaderElectio
 			l.mu.Unlock()
 		}()
 		if err := l.take(ctx); err != nil {
+			return err
+		}
+		if err := ctx.Err(); err != nil {
 			return err
 		}
 		var done context.CancelFunc

@@ -1,6 +1,7 @@
 package systemd
 
 import (
+	"context"
 	"math/rand/v2"
 	"time"
 )
@@ -13,4 +14,22 @@ var began = time.Now().Add(-rand.N(time.Hour))
 // idle process wakes once for all of them; those of different hosts do not.
 func Aligned(d time.Duration) time.Duration {
 	return d - (time.Since(began)%d+d)%d // a test's clock may be before began
+}
+
+// AwaitRead waits until something whose changes are signaled is to be read again: after d, or when
+// lost or hint receives, but not before spacing has passed since the last read. The read after it
+// also shows what a hint reports that comes while AwaitRead waits, so that is dropped. The error is
+// the cause of ctx's end.
+func AwaitRead(ctx context.Context, last time.Time, spacing, d time.Duration, lost, hint <-chan struct{}) error {
+	if err := pause(ctx, d, lost, hint); err != nil {
+		return err
+	}
+	if err := pause(ctx, spacing-time.Since(last), nil, nil); err != nil {
+		return err
+	}
+	select {
+	case <-hint:
+	default:
+	}
+	return nil
 }

@@ -48,15 +48,8 @@ func (o Object) watch(ctx context.Context, signal string, filter func(body []any
 		if failures == 0 {
 			wait = Aligned(interval)
 		}
-		if err := pause(ctx, wait, lost, hint); err != nil {
+		if err := AwaitRead(ctx, ended, watchSpacing, wait, lost, hint); err != nil {
 			return err
-		}
-		if err := pause(ctx, watchSpacing-time.Since(ended), nil, nil); err != nil {
-			return err
-		}
-		select { // the next read shows that too
-		case <-hint:
-		default:
 		}
 	}
 }

@@ -43,8 +43,8 @@ func Decide(s Snapshot) Outcome {
 		case d.all[i].decided(): // a foreign turn
 		case d.Uncertain[n.Name]:
 			// The snapshot may show the Node as it was before that write.
-			if n.State == v1alpha1.StateAbsent && !n.Mark && isOut(n) {
-				d.holdReleased(n) // its label stays, because nothing is written to a released node
+			if n.State == v1alpha1.StateAbsent && !n.Mark && (takenOut(n) != "" || n.RawHost+string(n.Wants) == "") {
+				d.holdReleased(n) // nothing is written to a node that is released, or was never managed
 			} else {
 				d.hold(n, v1alpha1.ReasonHandover, d.uncertain(n.Name))
 			}

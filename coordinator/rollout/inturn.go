@@ -356,7 +356,7 @@ func (d *decision) missingHooks(n *turn.Node, acked bool) (string, bool) {
 // continues across a change of leaders.
 func (d *decision) past(n *turn.Node, limit time.Duration) bool {
 	end := n.Grant.StageAt.Add(limit + d.stoppedFor(n))
-	if n.Grant.PausedSince == nil {
+	if n.Grant.PausedSince == nil && d.unrecorded(n) == 0 { // otherwise the end moves on with the time
 		d.wake(end)
 	}
 	return !end.After(d.Now)

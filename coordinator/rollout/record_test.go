@@ -47,8 +47,8 @@ func TestResultOfRefusal(t *testing.T) {
 	}
 }
 
-// TestStoppedClock: the clock of a turn whose leader is gone stands since that leader last led. That of a turn whose
-// leader could not write its Node stands since the leader saw the stop.
+// TestStoppedClock: the clock of a turn whose leader is gone is stopped since that leader last led. That of a turn whose
+// leader could not write its Node is stopped since the leader saw the emergency stop.
 func TestStoppedClock(t *testing.T) {
 	for facts, want := range map[string]time.Duration{
 		"draining marked stopped":                                    0,

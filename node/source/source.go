@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"time"
 
-	"lockkeeper.dev/lockkeeper/node/timing"
 	"lockkeeper.dev/lockkeeper/systemd"
 )
 
@@ -37,12 +36,8 @@ func (o *Options) poll(ctx context.Context, kick <-chan struct{}, pause time.Dur
 			o.Log.Warn(problem, "err", err)
 		}
 		failed = err != nil
-		if timing.Wait(ctx, kick, systemd.Aligned(o.PollInterval)) != nil || timing.Wait(ctx, nil, pause-time.Since(ended)) != nil {
+		if systemd.AwaitRead(ctx, ended, pause, systemd.Aligned(o.PollInterval), nil, kick) != nil {
 			return
-		}
-		select { // the next read shows that too
-		case <-kick:
-		default:
 		}
 	}
 }

@@ -277,7 +277,7 @@ func TestReleaseHandsOver(t *testing.T) {
 // could lead until the Lease of a process that is gone expires.
 func TestStopWhileTakingReleases(t *testing.T) {
 	freshLease(t)
-	taken := make(chan struct{})
+	taken, stopped := make(chan struct{}), make(chan struct{})
 	var once sync.Once
 	a := startCandidate(t, "a", func(c *candidate) {
 		c.w.on(func(ctx context.Context, r request, send func() (*http.Response, error)) (*http.Response, error) {
@@ -287,7 +287,8 @@ func TestStopWhileTakingReleases(t *testing.T) {
 			answer, err := send()
 			once.Do(func() {
 				close(taken)
-				select { // the answer is late: the stop comes before it
+				<-stopped
+				select { // the answer comes after the stop
 				case <-ctx.Done():
 					answer, err = nil, ctx.Err()
 				case <-time.After(time.Second):
@@ -299,12 +300,15 @@ func TestStopWhileTakingReleases(t *testing.T) {
 	select {
 	case <-taken:
 	case <-time.After(patience):
-		t.Fatal("the candidate does not take the Lease")
+		t.Error("the candidate does not take the Lease")
 	}
-	if !strings.HasPrefix(holder(t), "a_") {
-		t.Fatalf("the Lease is %q's, expected a's", holder(t))
-	}
+	taker := holder(t)
+	a.end()
+	close(stopped)
 	a.stop()
+	if !strings.HasPrefix(taker, "a_") {
+		t.Errorf("the Lease was %q's, expected a's", taker)
+	}
 	if got := holder(t); got != "" {
 		t.Errorf("the Lease is still %q's", got)
 	}
