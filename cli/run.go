@@ -63,9 +63,9 @@ const (
 	// gcPercent makes the heap grow by half between two collections, instead of doubling. A host allocates so little
 	// that it costs no CPU time that can be measured.
 	gcPercent = 50
-	// maxProcs is how many CPUs run Go code at once. On a host with many CPUs, the runtime would otherwise wake more
-	// threads and keep memory for each of them.
-	maxProcs = 2
+	// maxProcs is how many CPUs run Go code at once. One is enough: a decision about 5,000 Nodes takes milliseconds. With
+	// more, the runtime wakes more threads for each timer, and keeps memory for each CPU.
+	maxProcs = 1
 )
 
 // limitRuntime applies them to this process.
@@ -74,6 +74,6 @@ func limitRuntime() {
 		debug.SetGCPercent(gcPercent)
 	}
 	if os.Getenv("GOMAXPROCS") == "" {
-		runtime.GOMAXPROCS(min(maxProcs, runtime.GOMAXPROCS(0)))
+		runtime.GOMAXPROCS(maxProcs)
 	}
 }
