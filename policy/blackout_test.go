@@ -153,6 +153,7 @@ func TestOpenUntilWithBlackouts(t *testing.T) {
 		{"Sun 23:00 2h Europe/Berlin", "2026-10-25 2026-10-25 Europe/Berlin", "2026-10-25T22:30:00Z", "0", "closed next Oct 25 23:00:00"},
 		// The zone skipped all of it.
 		{"", "2011-12-30 2011-12-30 Pacific/Apia", "2011-12-30T10:00:00Z", "0", "open"},
+		{"", "2011-12-30 2011-12-30 Pacific/Apia; 2012-01-02 2012-01-02 UTC", "2012-01-02T10:00:00Z", "0", "closed next Jan 3 00:00:00"},
 		{"Fri,Sat 01:00 24h Pacific/Apia", "2011-12-30 2011-12-30 Pacific/Apia", "2011-12-30T15:00:00Z", "24h", "closed until Dec 31 11:00:00 next Jan 5 11:00:00"},
 		{"* 00:00 24h UTC", "2026-03-29T02:10 2026-03-29T02:50 Europe/Berlin", "2026-03-29T00:30:00Z", "24h", "open"},
 		// The windows are those of the zone, whatever the blackout's.

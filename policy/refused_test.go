@@ -135,3 +135,19 @@ func TestSystemdUnits(t *testing.T) {
 		t.Errorf("%d units, expected more than 300", units)
 	}
 }
+
+// TestFleetLockRule checks that a rule for FleetLock grants the reboot that its client makes, or nothing at all.
+func TestFleetLockRule(t *testing.T) {
+	for action, want := range map[v1alpha1.ActionType]string{
+		v1alpha1.ActionReboot: "", v1alpha1.ActionNone: "",
+		v1alpha1.ActionDrain:        "spec.rules[0].actions: no Reboot, expected Reboot in a rule for FleetLock",
+		v1alpha1.ActionDaemonReload: "spec.rules[0].actions: no Reboot, expected Reboot in a rule for FleetLock",
+	} {
+		s := v1alpha1.DefaultPolicySpec()
+		s.Rules = []v1alpha1.Rule{{Source: v1alpha1.SourceFleetLock, Actions: []v1alpha1.Action{{Type: action}}}}
+		problems := compile(s).Problems
+		if (want == "") != (len(problems) == 0) || want != "" && !strings.HasPrefix(problems[0].String(), want) {
+			t.Errorf("%s: %v, expected %q", action, problems, want)
+		}
+	}
+}

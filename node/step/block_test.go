@@ -33,6 +33,7 @@ func TestBlockingBy(t *testing.T) {
 		"no policy":                {pods: "a/b", since: ago(0), veto: "a/b"},
 		"published":                {pods: "a/b", own: ends, was: &v1alpha1.Host{BlockedSince: ago(59 * time.Minute)}, since: ago(59 * time.Minute), veto: "a/b; until 2026-01-01T12:01:00Z, when drain.blockTimeout is over"},
 		"over":                     {pods: "a/b", own: ends, was: &v1alpha1.Host{BlockedSince: ago(time.Hour)}, since: ago(time.Hour), off: true},
+		"over just now":            {pods: "a/b", own: ends, was: &v1alpha1.Host{BlockedSince: now.Add(-time.Hour)}, since: now.Add(-time.Hour), off: true},
 		"over, and the pods hold":  {pods: "a/b", own: holds, was: &v1alpha1.Host{BlockedSince: ago(2 * time.Hour)}, since: ago(2 * time.Hour), veto: "a/b; drain.blockTimeout is over at 2026-01-01T11:00:00Z, and drain.onBlockTimeout is Hold"},
 		"over, and the pods gone":  {own: ends, was: &v1alpha1.Host{BlockedSince: ago(2 * time.Hour), BlockOff: true}},
 		"over, and no drain":       {pods: "a/b", noDrain: true, own: ends, was: &v1alpha1.Host{BlockedSince: ago(2 * time.Hour), BlockOff: true}, veto: "a/b"},
