@@ -84,7 +84,7 @@ func (w *Write) setExclusion(x *v1alpha1.Exclusion, value *string) {
 // LoadBalancerDelay is the time that load balancers get after the cordon, as one process
 // measures it. The zero value measures nothing.
 type LoadBalancerDelay struct {
-	mark  v1alpha1.Cordon
+	at    time.Time // of the cordon, from the mark
 	began time.Time // with a monotonic reading
 }
 
@@ -99,8 +99,8 @@ func (d *LoadBalancerDelay) Until(n *turn.Node, own *v1alpha1.Terms, now time.Ti
 		*d = LoadBalancerDelay{}
 		return time.Time{}, 0
 	}
-	if d.began.IsZero() || d.mark.Turn != n.Cordon.Turn || !d.mark.At.Equal(n.Cordon.At) {
-		d.mark, d.began = n.Cordon, now.Add(-max(0, now.Sub(n.Cordon.At)))
+	if !d.at.Equal(n.Cordon.At) {
+		d.at, d.began = n.Cordon.At, now.Add(-max(0, now.Sub(n.Cordon.At)))
 	}
 	e := ExclusionsBy(n.Grant, own)
 	until = d.began.Add(e.LoadBalancerDelay.Duration)

@@ -652,3 +652,21 @@ uncordon -mark ack=uncordoning/done wants=nothing host`
 		t.Errorf("left behind: %+v", o.Node)
 	}
 }
+
+// TestPermittedRebootIsSaid checks that whoever reads why a host gives its FleetLock client no further answer, learns that
+// the client may reboot the host all the same.
+func TestPermittedRebootIsSaid(t *testing.T) {
+	const committed = "rebooting ack=rebooting/committed cordoned marked permits "
+	for facts, may := range map[string]bool{
+		committed + "open look stopped":   true,
+		committed + "open look holder=e2": true,
+		committed + "open look paused":    true,
+		committed + "open look":           false,
+		committed:                         false,
+	} {
+		d := Step(observe(t, strings.Fields(facts)))
+		if strings.HasSuffix(d.Detail, mayReboot) != may {
+			t.Errorf("%s: %q, expected to say that it may reboot: %t", facts, d.Detail, may)
+		}
+	}
+}
