@@ -229,8 +229,10 @@ func (h *Hooks) stopEarlier(ctx context.Context, but v1alpha1.State) {
 				}
 				return errLeft
 			}
-			if timing.Wait(ctx, nil, retryPause) != nil {
-				h.log.Warn("cannot tell whether hook units of an earlier process still run; lockkeeper does not stop them", "err", err)
+			if waited := timing.Wait(ctx, nil, retryPause); waited != nil {
+				if errors.Is(waited, context.DeadlineExceeded) { // otherwise this process ends, and the next one looks again
+					h.log.Warn("cannot tell whether hook units of an earlier process still run; lockkeeper does not stop them", "err", err)
+				}
 				return errLeft
 			}
 		}
