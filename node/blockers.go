@@ -139,13 +139,15 @@ func (h *Host) blockedBy(o *step.Observation) []v1alpha1.Blocker {
 const readBy = 10 * time.Second
 
 // sourcesError returns which source of changes the host cannot read, and why. It returns "" if
-// the host can read all of them.
+// the host can read all of them, or probably soon.
 func (h *Host) sourcesError(o *step.Observation) string {
 	switch s := &o.Sources; {
 	case o.Node.UID == "", !s.Complete && time.Since(h.self.started) < readBy:
 		return ""
 	case s.Veto == v1alpha1.ReasonSourceUnreadable:
 		return s.VetoDetail
+	case s.Passing:
+		return s.Missing
 	default:
 		return cmp.Or(s.Missing, s.Unconfirmed)
 	}

@@ -146,7 +146,7 @@ func (h *Host) readPolicies(n *turn.Node) step.Policies {
 	if errors.Is(err, kube.ErrNotServed) {
 		p.Error = ""
 	}
-	p.Unread, p.UnreadLasts = h.policyMemory.Unread(p.Error, apierrors.IsForbidden(err), h.view.Err() != nil, time.Now())
+	p.Unread, p.UnreadVeto, p.UnreadLasts = h.policyMemory.Unread(p.Error, apierrors.IsForbidden(err), h.view.Err() != nil, time.Now())
 	return p
 }
 

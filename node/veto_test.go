@@ -76,6 +76,8 @@ func TestPoliciesCannotBeReadAnyMore(t *testing.T) {
 	refuses.Store(true)
 	close(ends)
 	until("refused", func() bool { return h.policies.Err() != nil })
+	h.policyMemory = step.PolicyMemory{}
+	h.policyMemory.Unread("no rights", true, false, time.Now().Add(-10*time.Second)) // not by a server that starts
 	if o := h.observe(ctx); o.Veto != v1alpha1.ReasonSourceUnreadable || !strings.Contains(o.VetoDetail, "no rights") || o.Sources.Unconfirmed != o.VetoDetail || o.Sources.Wants != v1alpha1.WantsReboot {
 		t.Errorf("refused: veto %q (%s), waits for %q, wants %q", o.Veto, o.VetoDetail, o.Sources.Unconfirmed, o.Sources.Wants)
 	}
@@ -83,13 +85,17 @@ func TestPoliciesCannotBeReadAnyMore(t *testing.T) {
 	broken.Store(true)
 	until("broken", func() bool { err := h.policies.Err(); return err != nil && !apierrors.IsForbidden(err) })
 	h.policyMemory = step.PolicyMemory{}
-	if o := h.observe(ctx); o.Veto != "" || !strings.Contains(o.Sources.Unconfirmed, "no conversion") {
-		t.Errorf("broken: veto %q (%s), waits for %q", o.Veto, o.VetoDetail, o.Sources.Unconfirmed)
+	publishes := func(o step.Observation) string {
+		o.Node.UID, o.Sources.Complete, o.Sources.Missing = "u1", true, ""
+		return h.sourcesError(&o)
+	}
+	if o := h.observe(ctx); o.Veto != "" || !strings.Contains(o.Sources.Unconfirmed, "no conversion") || publishes(o) != "" {
+		t.Errorf("broken: veto %q (%s), waits for %q, publishes %q", o.Veto, o.VetoDetail, o.Sources.Unconfirmed, publishes(o))
 	}
 	h.policyMemory = step.PolicyMemory{}
 	h.policyMemory.Unread("no conversion", false, false, time.Now().Add(-2*time.Minute))
-	if o := h.observe(ctx); o.Veto != v1alpha1.ReasonSourceUnreadable || o.Sources.Unconfirmed != o.VetoDetail || o.Sources.Wants != v1alpha1.WantsReboot {
-		t.Errorf("broken for a long time: veto %q (%s), waits for %q, wants %q", o.Veto, o.VetoDetail, o.Sources.Unconfirmed, o.Sources.Wants)
+	if o := h.observe(ctx); o.Veto != v1alpha1.ReasonSourceUnreadable || o.Sources.Unconfirmed != o.VetoDetail || o.Sources.Wants != v1alpha1.WantsReboot || !strings.Contains(publishes(o), "no conversion") {
+		t.Errorf("broken for a long time: veto %q (%s), waits for %q, wants %q, publishes %q", o.Veto, o.VetoDetail, o.Sources.Unconfirmed, o.Sources.Wants, publishes(o))
 	}
 	broken.Store(false)
 	until("read again", func() bool { o := h.observe(ctx); return o.Veto == "" && o.Sources.Unconfirmed == "" })

@@ -95,6 +95,9 @@ type Sources struct {
 	// that cannot be read now, or on policies that cannot be read now. It names the
 	// source. The want is then neither taken back nor committed to.
 	Unconfirmed string
+	// Passing is set if what is Unconfirmed need not be published, because it is usually over
+	// soon: the API server was away, and the policies are about to be read again.
+	Passing bool
 
 	// Changes are the changes that cost something. HeldBack are the changes to OS
 	// versions that a policy holds back.

@@ -8,10 +8,14 @@ import (
 )
 
 // unreadFor is for how long the policies cannot be read, although Nodes can, before the
-// host publishes a veto. At most a minute lies between two lists. So after an outage of the
+// host publishes that. At most a minute lies between two lists. So after an outage of the
 // whole API server the policies are read again before that, and a fleet does not write that
 // they were not.
 const unreadFor = 90 * time.Second
+
+// refusedFor is for how long the API server refuses to let the host read the policies before
+// the host publishes a veto. One that has just started refuses until it has read its roles.
+const refusedFor = 10 * time.Second
 
 // Policies is what a host knows of the cluster's policies.
 type Policies struct {
@@ -21,10 +25,10 @@ type Policies struct {
 	// Match is what they say of this node; see [PolicyMemory.Match].
 	Match policy.Match
 	// Unread is why nothing may be committed by Match, or "": the policies cannot be read
-	// now, so a change may cost something else by now. UnreadLasts is set if no turn may
-	// begin either.
-	Unread      string
-	UnreadLasts bool
+	// now, so a change may cost something else by now. UnreadVeto is set if no turn may
+	// begin either, and UnreadLasts if it has lasted for so long that the host publishes it.
+	Unread                  string
+	UnreadVeto, UnreadLasts bool
 }
 
 // PolicyMemory is what a host remembers of the policies from one observation to the next.
@@ -53,18 +57,19 @@ func (p *PolicyMemory) Match(m policy.Match) policy.Match {
 //
 // A turn may not begin if the API server refuses, because it will refuse again, or if it
 // has returned Nodes for a while, and no policies.
-func (p *PolicyMemory) Unread(problem string, refused, nodesFail bool, now time.Time) (text string, lasts bool) {
-	lasting := func() bool { return !p.unreadSince.IsZero() && now.Sub(p.unreadSince) >= unreadFor }
+func (p *PolicyMemory) Unread(problem string, refused, nodesFail bool, now time.Time) (text string, veto, lasts bool) {
+	lasting := func(d time.Duration) bool { return !p.unreadSince.IsZero() && now.Sub(p.unreadSince) >= d }
 	switch {
 	case problem == "":
 		p.unreadSince = time.Time{}
-		return "", false
-	case nodesFail && !lasting():
+		return "", false, false
+	case nodesFail && !lasting(unreadFor):
 		p.unreadSince = time.Time{}
 	case p.unreadSince.IsZero():
 		p.unreadSince = now
 	}
-	return "the policies to be read again: " + problem, refused || lasting()
+	lasts = lasting(unreadFor)
+	return "the policies to be read again: " + problem, lasts || refused && lasting(refusedFor), lasts
 }
 
 // Terms returns the terms of the policy that applies to this host, as the host has read it;

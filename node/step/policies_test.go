@@ -47,28 +47,32 @@ func TestPoliciesUnread(t *testing.T) {
 		problem        string
 		refused, nodes bool // nodes: Nodes cannot be read either
 		text           string
-		lasts          bool
+		veto, lasts    bool
 	}{
-		{"read", 0, "", false, false, "", false},
-		{"refused", 0, "forbidden", true, false, again + "forbidden", true},
-		{"refused, and away", time.Hour, "forbidden", true, true, again + "forbidden", true},
-		{"read again", 0, "", false, false, "", false},
-		{"all away", time.Hour, "away", false, true, again + "away", false},
-		{"all away for long", time.Hour, "away", false, true, again + "away", false},
-		{"Nodes are back", 0, "away", false, false, again + "away", false},
-		{"not long enough", 89 * time.Second, "away", false, false, again + "away", false},
-		{"policies are back", 0, "", false, false, "", false},
-		{"broken", time.Hour, "broken", false, false, again + "broken", false},
-		{"broken, not long enough", 89 * time.Second, "busy", false, false, again + "busy", false},
-		{"broken for long", time.Second, "broken", false, false, again + "broken", true},
-		{"and all away", time.Hour, "away", false, true, again + "away", true},
-		{"broken again", 0, "broken", false, false, again + "broken", true},
-		{"deleted", 0, "", false, false, "", false},
-		{"away again", 0, "away", false, false, again + "away", false},
+		{"read", 0, "", false, false, "", false, false},
+		{"refused", 0, "forbidden", true, false, again + "forbidden", false, false},
+		{"refused, as by a server that starts", 9 * time.Second, "forbidden", true, false, again + "forbidden", false, false},
+		{"refused, and does not only start", time.Second, "forbidden", true, false, again + "forbidden", true, false},
+		{"refused for long", 80 * time.Second, "forbidden", true, false, again + "forbidden", true, true},
+		{"refused, and away", time.Hour, "forbidden", true, true, again + "forbidden", true, true},
+		{"read again", 0, "", false, false, "", false, false},
+		{"all away", time.Hour, "away", false, true, again + "away", false, false},
+		{"all away for long", time.Hour, "away", false, true, again + "away", false, false},
+		{"Nodes are back", 0, "away", false, false, again + "away", false, false},
+		{"refused after that", 5 * time.Second, "forbidden", true, false, again + "forbidden", false, false},
+		{"not long enough", 84 * time.Second, "away", false, false, again + "away", false, false},
+		{"policies are back", 0, "", false, false, "", false, false},
+		{"broken", time.Hour, "broken", false, false, again + "broken", false, false},
+		{"broken, not long enough", 89 * time.Second, "busy", false, false, again + "busy", false, false},
+		{"broken for long", time.Second, "broken", false, false, again + "broken", true, true},
+		{"and all away", time.Hour, "away", false, true, again + "away", true, true},
+		{"broken again", 0, "broken", false, false, again + "broken", true, true},
+		{"deleted", 0, "", false, false, "", false, false},
+		{"away again", 0, "away", false, false, again + "away", false, false},
 	} {
 		now = now.Add(c.after)
-		if text, lasts := p.Unread(c.problem, c.refused, c.nodes, now); text != c.text || lasts != c.lasts {
-			t.Errorf("%s: %q, %t; expected %q, %t", c.name, text, lasts, c.text, c.lasts)
+		if text, veto, lasts := p.Unread(c.problem, c.refused, c.nodes, now); text != c.text || veto != c.veto || lasts != c.lasts {
+			t.Errorf("%s: %q, %t, %t; expected %q, %t, %t", c.name, text, veto, lasts, c.text, c.veto, c.lasts)
 		}
 	}
 }

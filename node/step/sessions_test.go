@@ -125,3 +125,16 @@ func TestSessionDelay(t *testing.T) {
 		t.Errorf("without a turn, users get %v", got)
 	}
 }
+
+// TestPermittedRebootIsNotCalledOff: a host that has permitted its FleetLock client to reboot may be rebooted at any time, so
+// no user is told that the reboot does not come. After the turn has moved on, they are.
+func TestPermittedRebootIsNotCalledOff(t *testing.T) {
+	now := time.Now()
+	for facts, want := range map[string]string{"rebooting permits": "", "rebooting": "Paused", "before-uncordon permits": "Paused"} {
+		a := Announcement{Turn: aTurn, Due: now.Add(time.Minute), warned: map[string]bool{"a": true}}
+		o := observe(t, strings.Fields(facts))
+		if w := a.Update(&o, &Decision{Waits: v1alpha1.ReasonPaused}, nil, time.Minute, now); w.CallOff != want {
+			t.Errorf("%s: calls off %q, expected %q", facts, w.CallOff, want)
+		}
+	}
+}

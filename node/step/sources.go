@@ -95,8 +95,8 @@ func (o *Observation) Combine(r *Reports) {
 		veto(r.FilesError) // a commit reads everything, so no turn may begin that would wait for it
 	}
 	if p := &r.Policies; p.Listed && p.Unread != "" {
-		s.Unconfirmed = p.Unread
-		if p.UnreadLasts {
+		s.Unconfirmed, s.Passing = p.Unread, !p.UnreadLasts
+		if p.UnreadVeto {
 			veto(p.Unread)
 		}
 	}

@@ -93,17 +93,17 @@ func TestCombine(t *testing.T) {
 
 		"policies not read": {reports: func(r *Reports) { r.Policies = Policies{} }, missing: "policies: not read yet"},
 		"policies refused from the start": {reports: func(r *Reports) {
-			r.Policies = Policies{Error: "forbidden", Unread: "again: forbidden", UnreadLasts: true}
+			r.Policies = Policies{Error: "forbidden", Unread: "again: forbidden", UnreadVeto: true}
 		}, node: published, missing: "policies: forbidden"},
 		"policies refused from the start, and an update": {reports: func(r *Reports) {
-			r.Engine, r.Policies = update("4.2"), Policies{Error: "forbidden", Unread: "again: forbidden", UnreadLasts: true}
+			r.Engine, r.Policies = update("4.2"), Policies{Error: "forbidden", Unread: "again: forbidden", UnreadVeto: true}
 		}, missing: "policies: forbidden"},
 		"policies away, and an update": {reports: func(r *Reports) { r.Engine, r.Policies.Unread = update("4.2"), "again: away" }, wants: "reboot", drains: true, unconfirmed: "again: away", changes: "OSUpdate@4.2"},
 		"policies away for long, and an update": {reports: func(r *Reports) {
-			r.Engine, r.Policies.Unread, r.Policies.UnreadLasts = update("4.2"), "again: away", true
+			r.Engine, r.Policies.Unread, r.Policies.UnreadVeto = update("4.2"), "again: away", true
 		}, wants: "reboot", drains: true,
 			unconfirmed: "again: away", veto: "SourceUnreadable", vetoDetail: "again: away", changes: "OSUpdate@4.2"},
-		"policies away for long, and nothing": {reports: func(r *Reports) { r.Policies.Unread, r.Policies.UnreadLasts = "again: away", true }, wants: "nothing", unconfirmed: "again: away"},
+		"policies away for long, and nothing": {reports: func(r *Reports) { r.Policies.Unread, r.Policies.UnreadVeto = "again: away", true }, wants: "nothing", unconfirmed: "again: away"},
 		"no valid policies": {reports: func(r *Reports) {
 			r.Policies.Match, r.FilesRead = policy.Match{Reason: v1alpha1.ReasonInvalidPolicy, Detail: "policy p: no"}, false
 		}, node: published, wants: "nothing"},
