@@ -121,8 +121,8 @@ func TestCriticalPodsLeaveLast(t *testing.T) {
 		"terminating":      {leaving, nil, -1, 90 * time.Second},
 		"stuck":            {stuck, nil, 0, 0},
 		"kept":             {kept, nil, 0, 0},
-		"budget":           {web, &answer{kind: later, reason: PodDisruptionBudget}, criticalAfter, 0},
-		"webhook":          {web, &answer{kind: refused, reason: Refused}, criticalAfter, 0},
+		"budget":           {web, &answer{kind: later, reason: PodDisruptionBudget}, 30 * time.Second, 0},
+		"webhook":          {web, &answer{kind: refused, reason: Refused}, 30 * time.Second, 0},
 		"server away":      {web, &answer{kind: later, reason: Unreachable}, -1, 0},
 		"another one gone": {dns, nil, 0, 30 * time.Second},
 	} {
@@ -410,10 +410,13 @@ func TestVerdictsChange(t *testing.T) {
 	if b := set(time.Minute, Verdict{Block, BlockedByPolicy}); b == nil || !b.Since.Equal(start) {
 		t.Errorf("a minute later: %+v", b)
 	}
+	if b := set(90*time.Second, Verdict{Block, Unmanaged}); b == nil || b.Reason != Unmanaged || !b.Since.Equal(start.Add(90*time.Second)) {
+		t.Errorf("the policy blocks it for another reason: %+v", b)
+	}
 	if !s.wake(start).IsZero() {
 		t.Error("a blocked pod wakes the schedule")
 	}
-	s.started(t, time.Minute, "")
+	s.started(t, 90*time.Second, "")
 	if b := set(2*time.Minute, Verdict{Evict, Managed}); b != nil {
 		t.Errorf("the policy no longer blocks it: %+v", b)
 	}
@@ -421,6 +424,9 @@ func TestVerdictsChange(t *testing.T) {
 	s.answered(start.Add(2*time.Minute), "a", "c", answer{kind: later, reason: Unreachable})
 	if b := set(3*time.Minute, Verdict{Evict, Managed}); b == nil || b.Reason != Unreachable {
 		t.Errorf("nothing has changed: %+v", b)
+	}
+	if b := set(4*time.Minute, Verdict{Evict, Unmanaged}); b == nil || b.Reason != Unreachable {
+		t.Errorf("it is evicted for another reason: %+v", b)
 	}
 }
 
