@@ -3,12 +3,10 @@ package coordinator
 import (
 	"context"
 	"slices"
-	"sync"
 	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/coordinator/rollout"
-	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/turn"
 )
 
@@ -34,11 +32,6 @@ const (
 	// the delay of a promotion. Without it, the leader would decide again after almost every
 	// reason in a large fleet: its own write often comes back by the watch before the answer.
 	heldSlice = 50 * time.Millisecond
-	// heldAtATime is how many reasons are being written at the same time. One after the other, a
-	// large fleet's would take longer than heldSpread if the API server needs more than 12 ms for
-	// each. While turns of another term are left, it is one: a node whose write has an unknown
-	// outcome counts as unavailable, and for too many of these nodes such turns are backed out.
-	heldAtATime = 4
 	// handoverAfter is how long nodes are held with Handover before the leader writes
 	// that reason. Most handovers take seconds, and then the earlier reason still applies.
 	handoverAfter = 10 * time.Second
@@ -68,16 +61,16 @@ func (p *heldPace) allow(now time.Time, waiting int) int {
 	return min(int(p.left), waiting)
 }
 
-// spend records that one reason was written.
-func (p *heldPace) spend() { p.left-- }
+// spend records that n reasons were written.
+func (p *heldPace) spend(n int) { p.left -= float64(n) }
 
 // writeHeldReasons writes reasons where they have changed, as many as the pace allows:
 // first on nodes in a turn, which users are likely to watch. A change that arrives
-// meanwhile goes first. It returns how soon it wants to continue.
-func (l *leader) writeHeldReasons(ctx context.Context, verdicts []rollout.Verdict, nodes map[string]*turn.Node) time.Duration {
+// meanwhile goes first. left is the time until Handover is written, and atATime how many reasons
+// are written at the same time. It returns how soon it wants to continue.
+func (l *leader) writeHeldReasons(ctx context.Context, verdicts []rollout.Verdict, nodes map[string]*turn.Node, left time.Duration, atATime int) time.Duration {
 	var waiting [2][]*rollout.Verdict
 	due := leadRound
-	left := l.handoverLeft(verdicts)
 	for i := range verdicts {
 		v := &verdicts[i]
 		n := nodes[v.Node]
@@ -98,10 +91,7 @@ func (l *leader) writeHeldReasons(ctx context.Context, verdicts []rollout.Verdic
 		waiting[order] = append(waiting[order], v)
 	}
 	all := append(waiting[0], waiting[1]...)
-	began, written, atATime := time.Now(), 0, heldAtATime
-	if !l.handover.IsZero() {
-		atATime = 1
-	}
+	began, written := time.Now(), 0
 	for some := range slices.Chunk(all[:l.pace.allow(began, len(all))], atATime) {
 		if ctx.Err() != nil || l.answersMissing() {
 			return leadRound
@@ -109,33 +99,14 @@ func (l *leader) writeHeldReasons(ctx context.Context, verdicts []rollout.Verdic
 		if written > 0 && len(l.kick) > 0 && time.Since(began) >= heldSlice || !l.lock.fresh(l.RenewDeadline) {
 			break
 		}
-		l.writeReasons(ctx, some, nodes)
+		l.write(ctx, some, nodes)
+		l.pace.spend(len(some))
 		written += len(some)
 	}
 	if written < len(all) {
 		return max(heldPause-time.Since(began), 0)
 	}
 	return due
-}
-
-// writeReasons writes the reasons of a few verdicts at the same time, and handles the outcomes.
-func (l *leader) writeReasons(ctx context.Context, verdicts []*rollout.Verdict, nodes map[string]*turn.Node) {
-	l.beat.Alive()
-	var sent sync.WaitGroup
-	handle := make([]func(), len(verdicts))
-	for i, v := range verdicts {
-		n := nodes[v.Node]
-		p := heldPatch(n, v.Held)
-		sent.Go(func() {
-			obj, outcome, err := kube.Write(ctx, l.client, p)
-			handle[i] = func() { l.written(ctx, n, p, v, obj, outcome, err) }
-		})
-	}
-	sent.Wait()
-	for _, outcome := range handle {
-		outcome()
-		l.pace.spend()
-	}
 }
 
 // handoverLeft returns the time until the leader writes Handover; 0 or less if

@@ -17,7 +17,7 @@ func paced(t *testing.T, p *heldPace, now *time.Time, waiting int) (bySecond []i
 			bySecond = append(bySecond, 0)
 		}
 		for range p.allow(*now, waiting) {
-			p.spend()
+			p.spend(1)
 			waiting--
 			bySecond[second]++
 		}
@@ -60,7 +60,7 @@ func TestHeldPaceOfAClockSetBack(t *testing.T) {
 	var p heldPace
 	now := time.Unix(1_800_000_000, 0)
 	for range p.allow(now, 1000) {
-		p.spend()
+		p.spend(1)
 	}
 	if n := p.allow(now.Add(-time.Hour), 1000); n != 0 {
 		t.Errorf("%d allowed", n)

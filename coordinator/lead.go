@@ -31,6 +31,12 @@ const (
 	// maxBulk bounds the writes of one round to nodes in no turn, so that turns continue
 	// while a whole fleet is adopted, paused or released.
 	maxBulk = 25
+	// maxAtATime is how many writes are under way at the same time, except for grants. One after the
+	// other, fifty turns would wait for each other, and a large fleet's reasons would take longer than
+	// heldSpread if the API server needs more than 12 ms for each. While turns of another term are
+	// left, it is one: a node whose write has an unknown outcome counts as unavailable, and for too
+	// many of these nodes such turns are backed out.
+	maxAtATime = 4
 	// unsettledAfter is how long the outcome of a write may be unknown before the
 	// leader reports it: in an Event, a metric, and the reason why it grants nothing.
 	unsettledAfter = time.Minute

@@ -6,7 +6,9 @@ import (
 	"crypto/rand"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -37,23 +39,36 @@ type unsettled struct {
 // then the moves of nodes in no turn, and last the reasons. It returns how soon another
 // round is due for the rest.
 func (l *leader) carryOut(ctx context.Context, verdicts []rollout.Verdict, nodes map[string]*turn.Node) time.Duration {
+	left := l.handoverLeft(verdicts)
+	atATime := maxAtATime
+	if !l.handover.IsZero() {
+		atATime = 1
+	}
 	for _, kind := range []moveKind{inTurn, granted, bulk} {
-		done := 0
-		for _, v := range verdicts {
-			if v.Move == nil || kindOf(v.Move) != kind || l.isLeftAlone(v.Node, &v) {
-				continue
+		var due []*rollout.Verdict
+		for i := range verdicts {
+			if v := &verdicts[i]; v.Move != nil && kindOf(v.Move) == kind && !l.isLeftAlone(v.Node, v) {
+				due = append(due, v)
 			}
+		}
+		most, width := len(due), atATime
+		switch kind {
+		case granted:
+			width = 1 // nothing is granted after a grant with an unknown outcome
+		case bulk:
+			most = min(most, maxBulk)
+		}
+		for some := range slices.Chunk(due[:most], width) {
 			if ctx.Err() != nil || kind == granted && l.uncertainNow() > 0 || l.uncertainNow() >= maxUncertain {
 				return leadRound // settle wakes the loop when an outcome is known
 			}
-			if kind == bulk && done == maxBulk {
-				return 0
-			}
-			l.write(ctx, nodes[v.Node], patchOf(nodes[v.Node], &v), &v)
-			done++
+			l.write(ctx, some, nodes)
+		}
+		if most < len(due) {
+			return 0
 		}
 	}
-	return l.writeHeldReasons(ctx, verdicts, nodes)
+	return l.writeHeldReasons(ctx, verdicts, nodes, left, atATime)
 }
 
 // moveKind is the kind of a move. The kinds are written in this order.
@@ -135,14 +150,26 @@ func (l *leader) isLeftAlone(name string, v *rollout.Verdict) bool {
 	return uncertain || found && time.Now().Before(refused.until) && (v.Move != nil || refused.held)
 }
 
-// write sends one patch and handles its outcome.
-func (l *leader) write(ctx context.Context, n *turn.Node, p kube.Patch, v *rollout.Verdict) {
+// write writes what the verdicts say, all at the same time, and handles the outcomes.
+func (l *leader) write(ctx context.Context, verdicts []*rollout.Verdict, nodes map[string]*turn.Node) {
 	if !l.lock.fresh(l.RenewDeadline) {
 		return
 	}
 	l.beat.Alive()
-	obj, outcome, err := kube.Write(ctx, l.client, p)
-	l.written(ctx, n, p, v, obj, outcome, err)
+	var sent sync.WaitGroup
+	handle := make([]func(), len(verdicts))
+	for i, v := range verdicts {
+		n := nodes[v.Node]
+		p := patchOf(n, v)
+		sent.Go(func() {
+			obj, outcome, err := kube.Write(ctx, l.client, p)
+			handle[i] = func() { l.written(ctx, n, p, v, obj, outcome, err) }
+		})
+	}
+	sent.Wait()
+	for _, outcome := range handle {
+		outcome()
+	}
 }
 
 // written handles the outcome of one patch.
@@ -227,10 +254,14 @@ func heldPatch(n *turn.Node, reason v1alpha1.Reason) kube.Patch {
 	return p
 }
 
-// patchOf returns the patch that carries out the verdict's move.
+// patchOf returns the patch that carries out the verdict's move, or only writes its reason if it
+// has no move.
 func patchOf(n *turn.Node, v *rollout.Verdict) kube.Patch {
 	m := v.Move
 	p := heldPatch(n, v.Held)
+	if m == nil {
+		return p
+	}
 	if m.To != m.From || !n.State.Known() {
 		p.Labels[v1alpha1.LabelState] = nil
 		if m.To != v1alpha1.StateAbsent {

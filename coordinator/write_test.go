@@ -37,6 +37,7 @@ import (
 // nodesAPI plays the API server for Nodes, in memory. A patch only gives its Node another version.
 type nodesAPI struct {
 	ahead time.Duration // its clock
+	slow  time.Duration // how long each answer takes
 
 	mu       sync.Mutex
 	versions map[string]int // by Node; 0: it does not exist
@@ -46,6 +47,7 @@ type nodesAPI struct {
 }
 
 func (a *nodesAPI) RoundTrip(r *http.Request) (*http.Response, error) {
+	time.Sleep(a.slow)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	code, answer, err := a.answer(r)
@@ -184,6 +186,31 @@ func TestUnknownOutcome(t *testing.T) {
 	}
 }
 
+// TestWritesAtATime checks that turns do not wait for each other's writes, that grants do, and that all do while turns of
+// another term are left.
+func TestWritesAtATime(t *testing.T) {
+	handover := rollout.Verdict{Node: "c", Held: v1alpha1.ReasonHandover}
+	for name, c := range map[string]struct {
+		verdicts []rollout.Verdict
+		took     time.Duration
+	}{
+		"turns":               {[]rollout.Verdict{promotes("a"), promotes("b"), promotes("c")}, time.Second},
+		"a turn and a grant":  {[]rollout.Verdict{grants("a"), promotes("b")}, 2 * time.Second},
+		"grants":              {[]rollout.Verdict{grants("a"), grants("b"), grants("c")}, 3 * time.Second},
+		"turns in a handover": {[]rollout.Verdict{promotes("a"), promotes("b"), handover}, 2 * time.Second},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			l, api := newWriter(t)
+			api.slow = time.Second
+			began := time.Now()
+			l.carryOut(t.Context(), c.verdicts, l.nodes())
+			if took := time.Since(began); took != c.took {
+				t.Errorf("%s: took %v, expected %v", name, took, c.took)
+			}
+		})
+	}
+}
+
 // TestRefusedWrite checks that a leader leaves a node alone for a while after the API server has refused a write to it.
 func TestRefusedWrite(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -246,9 +273,8 @@ func TestTermThatWasNotRenewed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, api := newWriter(t)
 		time.Sleep(l.RenewDeadline)
-		n := l.nodes()["a"]
 		v := promotes("a")
-		l.write(t.Context(), n, patchOf(n, &v), &v)
+		l.write(t.Context(), []*rollout.Verdict{&v}, l.nodes())
 		if len(api.written()) != 0 {
 			t.Errorf("written to %q", api.written())
 		}
