@@ -170,8 +170,8 @@ bugs: deps ## Check that the tests find each bug of testbed/bugs (BUG=… select
 	cd testbed && LOCKKEEPER_BUGS='$(BUG)' $(GO) test -timeout 6h -count 1 -v -run 'TestBugs$$' ./bugs
 
 .PHONY: bench
-bench: deps control-plane build ## Measure size, start, memory, requests and decisions next to peers (5 minutes; PARTS=all: 100 hosts, 5,000 Nodes and drains as well, half an hour)
-	@cd testbed && exec $(GO) run ./cmd/bench -binary $(CURDIR)/bin/lockkeeper -history cmd/bench/history.jsonl -commit $(VERSION) $(if $(PARTS),-only $(PARTS))
+bench: deps control-plane build ## Measure size, start, memory, requests and decisions next to peers (5 minutes; PARTS=all: 100 hosts, 5,000 Nodes and drains as well, half an hour; BASE=COMMIT: this commit and that one in turn, twice)
+	@cd testbed && exec $(GO) run ./cmd/bench -binary $(CURDIR)/bin/lockkeeper -history cmd/bench/history.jsonl -commit $(VERSION) $(if $(PARTS),-only $(PARTS)) $(if $(BASE),-base $(BASE))
 
 # Not by a test, as the documents are: with stale deep copies none compiles.
 .PHONY: generate

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -23,11 +22,7 @@ const repeats = 5
 
 // decisions runs the benchmarks of the two pure cores.
 func (b *bench) decisions(ctx context.Context) error {
-	root, err := filepath.Abs("..")
-	if err != nil {
-		return err
-	}
-	out, err := goOutput(ctx, root, "test", "-run", "^$", "-bench", ".", "-benchtime", "200ms", "-count", fmt.Sprint(repeats),
+	out, err := goOutput(ctx, b.root, "test", "-run", "^$", "-bench", ".", "-benchtime", "200ms", "-count", fmt.Sprint(repeats),
 		"./coordinator/rollout", "./node/turn", "./node/step")
 	if err != nil {
 		return err

@@ -9,6 +9,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -48,16 +49,17 @@ func run() int {
 		names(func(p part) bool { return p.extra })+" are left out")
 	record := flag.String("history", "", "append the ratios to this `FILE`, and compare them with those in it")
 	commit := flag.String("commit", "unknown", "the `COMMIT` of the binary, for the history")
+	base := flag.String("base", "", "another `COMMIT` to build, and to measure in turn with the binary")
 	flag.Parse()
 	chosen, err := choose(*only)
 	if flag.NArg() > 0 || *binary == "" || *window < 10*time.Second || *window > time.Hour || err != nil {
-		fmt.Fprintln(os.Stderr, "bench: usage: bench -binary FILE [-idle 1m] [-only PARTS]", err)
+		fmt.Fprintln(os.Stderr, "bench: usage: bench -binary FILE [-idle 1m] [-only PARTS] [-base COMMIT]", err)
 		return 64
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	klog.SetSlogLogger(slog.New(slog.DiscardHandler)) // the watches of the testbed's own clients are sometimes cut
-	if err = benchmark(ctx, *binary, *window, chosen); err == nil && *record != "" {
+	if err = measureAll(ctx, *binary, *commit, *base, *window, chosen); err == nil && *record != "" {
 		err = keep(*record, *commit)
 	}
 	switch {
@@ -69,6 +71,32 @@ func run() int {
 		return 1
 	}
 	return 0
+}
+
+// measureAll measures the binary, and the base in turn with it if that is not "".
+func measureAll(ctx context.Context, binary, commit, base string, window time.Duration, chosen []part) error {
+	root, err := filepath.Abs("..")
+	if err != nil {
+		return err
+	}
+	if binary, err = filepath.Abs(binary); err != nil {
+		return err
+	}
+	head := subject{"commit " + commit, binary, root}
+	if base == "" {
+		return benchmark(ctx, head, window, chosen)
+	}
+	dir, err := os.MkdirTemp("", "bench-base-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	was, remove, err := checkOut(ctx, root, base, dir)
+	defer remove()
+	if err != nil {
+		return fmt.Errorf("building %s: %w", base, err)
+	}
+	return compare(ctx, was, head, window, chosen)
 }
 
 // part is a set of measurements.
@@ -121,8 +149,8 @@ func choose(named string) (chosen []part, err error) {
 
 // bench is one run.
 type bench struct {
+	subject
 	dir    string // a temporary directory, removed at the end
-	binary string // path of lockkeeper
 	peer   string // path of the peer
 	window time.Duration
 	began  time.Time
@@ -133,23 +161,27 @@ type bench struct {
 	fleet  *simhost.Fleet
 }
 
-func benchmark(ctx context.Context, binary string, window time.Duration, chosen []part) (err error) {
+func benchmark(ctx context.Context, s subject, window time.Duration, chosen []part) (err error) {
 	began := time.Now()
-	b := &bench{window: window, began: began}
+	b := &bench{subject: s, window: window, began: began}
 	if b.bins, err = controlplane.Build(ctx, os.Stderr); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, within+window)
 	defer cancel()
-	if b.binary, err = filepath.Abs(binary); err != nil {
-		return err
-	}
-	if b.dir, err = os.MkdirTemp("", "lockkeeper-bench-"); err != nil {
+	if b.dir, err = os.MkdirTemp("/var/tmp", "bench-"); err != nil {
 		return err
 	}
 	defer os.RemoveAll(b.dir)
+	// Hosts watch the directories above their files. What other programs write in /tmp, and the API server next to them,
+	// would wake them, as hardly anything does on a real host.
+	hosts, audit := filepath.Join(b.dir, "tmp"), filepath.Join(b.dir, "audit")
+	defer os.Setenv("TMPDIR", os.Getenv("TMPDIR"))
+	if err := errors.Join(os.Mkdir(hosts, 0o755), os.Mkdir(audit, 0o700), os.Setenv("TMPDIR", hosts)); err != nil {
+		return err
+	}
 	b.peer = filepath.Join(b.dir, "peer")
-	b.audit = filepath.Join(b.dir, "audit.log")
+	b.audit = filepath.Join(audit, "audit.log")
 	if err := goCommand(ctx, ".", "build", "-trimpath", "-ldflags", "-s -w", "-o", b.peer, "./cmd/bench/peer"); err != nil {
 		return fmt.Errorf("building the peer: %w", err)
 	}
@@ -237,12 +269,22 @@ func goCommand(ctx context.Context, dir string, args ...string) error {
 }
 
 func goOutput(ctx context.Context, dir string, args ...string) ([]byte, error) {
-	cmd := exec.CommandContext(ctx, "go", args...)
+	return output(ctx, dir, "go", args...)
+}
+
+// command runs a command in a directory.
+func command(ctx context.Context, dir, name string, args ...string) error {
+	_, err := output(ctx, dir, name, args...)
+	return err
+}
+
+func output(ctx context.Context, dir, name string, args ...string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir, cmd.Env = dir, append(os.Environ(), "CGO_ENABLED=0")
 	inGroup(cmd)
 	out, err := cmd.Output()
 	if exit, ok := err.(*exec.ExitError); ok {
-		err = fmt.Errorf("go %s: %w\n%s%s", args[0], err, out, exit.Stderr)
+		err = fmt.Errorf("%s %s: %w\n%s%s", name, args[0], err, out, exit.Stderr)
 	}
 	return out, err
 }

@@ -72,7 +72,7 @@ func (b *bench) many(ctx context.Context) error {
 	if n := instances(); n < 3*manyHosts {
 		fmt.Printf("  fs.inotify.max_user_instances is %d here: hosts that get none poll their sentinels, every 30 s. %d would do.\n", n, 3*manyHosts)
 	}
-	for _, f := range []func(context.Context, *simhost.Fleet) error{b.manyIdle, b.manyTurns, b.manyHooks, b.takeovers} {
+	for _, f := range []func(context.Context, *simhost.Fleet) error{b.manyIdle, b.restarts, b.manyTurns, b.manyHooks, b.takeovers} {
 		if err := f(ctx, more); err != nil {
 			return err
 		}
@@ -354,7 +354,7 @@ func latencyRows(by map[string][]time.Duration) (rows [][]string) {
 	var all []time.Duration
 	row := func(name string, d []time.Duration) {
 		slices.Sort(d)
-		p99 := d[len(d)*99/100]
+		p99 := percentile99(d)
 		rows = append(rows, []string{name, fmt.Sprint(len(d)), millis(median(d)), millis(p99), millis(aimPromoted), times(float64(p99), float64(aimPromoted))})
 	}
 	for _, state := range v1alpha1.States() {

@@ -83,6 +83,9 @@ func (b *bench) scale(ctx context.Context) error {
 	if err := b.spread(ctx, have); err != nil {
 		return err
 	}
+	if err := b.busy(ctx); err != nil {
+		return err
+	}
 	if now, err := b.leader(ctx); err != nil || now != leader {
 		return fmt.Errorf("the leader changed in the middle (%w): the figures of the large fleet mean nothing", err)
 	}

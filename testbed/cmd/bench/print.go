@@ -37,6 +37,11 @@ func table(rows [][]string) {
 			}
 		}
 	}
+	columns(rows)
+}
+
+// columns prints rows in columns.
+func columns(rows [][]string) {
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 3, ' ', 0)
 	for _, row := range rows {
 		fmt.Fprintln(w, "    "+strings.Join(row, "\t"))
