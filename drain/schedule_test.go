@@ -318,6 +318,46 @@ func TestBudgetOfABusyServer(t *testing.T) {
 	}
 }
 
+// TestAnswersAboutABudget checks what the answer for one pod says about the others.
+func TestAnswersAboutABudget(t *testing.T) {
+	no := answer{kind: later, reason: PodDisruptionBudget, budget: "db"}
+	// The budget has refused a. Nothing is known of the others yet.
+	refused := func() *schedule {
+		s := scheduleOf(8, nil, named("a"), named("b"), named("other"))
+		for _, pod := range []string{"a", "b", "other"} {
+			s.started(t, 0, pod)
+		}
+		s.answered(start, "a", "c", no)
+		return s
+	}
+	for reason, keeps := range map[Reason]bool{Unreachable: true, TooManyRequests: true, ServerError: false, Refused: false} {
+		s := refused()
+		s.started(t, time.Second, "a")
+		s.answered(start.Add(time.Second), "a", "c", answer{kind: later, reason: reason})
+		if (s.pods["a"].budget != nil) != keeps {
+			t.Errorf("after %s the budget is known: %t", reason, !keeps)
+		}
+	}
+
+	s := refused()
+	s.answered(start, "b", "c", answer{kind: later, reason: PodDisruptionBudget, budget: "db", retryAfter: 10 * time.Second})
+	if at := s.pods["a"].budget.notBefore; !at.Equal(start.Add(10 * time.Second)) {
+		t.Errorf("the server wants to be left alone for 10 s: the budget is asked again after %v", at.Sub(start))
+	}
+	if b := s.pods["other"].blocker; b != nil {
+		t.Errorf("a pod about which the server has not been asked has the blocker %+v", b)
+	}
+
+	s = refused()
+	s.answered(start, "b", "c", no)
+	s.started(t, time.Second, "a")
+	s.answered(start.Add(time.Second), "a", "c", answer{kind: accepted})
+	s.answered(start.Add(time.Second), "other", "c", no) // it was asked before that
+	if at := s.pods["b"].budget.notBefore; !at.Equal(start.Add(time.Second)) {
+		t.Errorf("the budget has just allowed an eviction, and is asked again after %v", at.Sub(start))
+	}
+}
+
 // TestPodOfABudgetChanges: a pod that is no longer Ready is tried for itself at once, because its budget may allow that,
 // and all pods of a budget show its newest figures.
 func TestPodOfABudgetChanges(t *testing.T) {
