@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,30 +18,41 @@ func TestPoll(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		o := Options{PollInterval: interval, Log: slog.New(slog.DiscardHandler)}
 		kicked := make(chan struct{}, 1)
-		var reads []time.Time
+		var mu sync.Mutex
+		var all []time.Time
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			o.poll(ctx, kicked, pause, "", func() error { reads = append(reads, time.Now()); return nil })
+			o.poll(ctx, kicked, pause, "", func() error {
+				mu.Lock()
+				defer mu.Unlock()
+				all = append(all, time.Now())
+				return nil
+			})
 		}()
-		// expect compares the times of the reads since the last call, counted from began.
+		// reads returns the times of the reads since its last call.
+		reads := func() (since []time.Time) {
+			synctest.Wait()
+			mu.Lock()
+			defer mu.Unlock()
+			since, all = all, nil
+			return since
+		}
+		// expect compares these times, counted from began.
 		expect := func(what string, began time.Time, want ...time.Duration) {
 			t.Helper()
-			synctest.Wait()
 			var got []time.Duration
-			for _, at := range reads {
+			for _, at := range reads() {
 				got = append(got, at.Sub(began))
 			}
 			if fmt.Sprint(got) != fmt.Sprint(want) {
 				t.Errorf("%s: reads after %v, expected %v", what, got, want)
 			}
-			reads = nil
 		}
 		expect("at the start", time.Now(), 0)
 		time.Sleep(interval + pause) // the second read may come within the pause, the last one is aligned
-		synctest.Wait()
-		aligned := reads[len(reads)-1]
-		reads = nil
+		first := reads()
+		aligned := first[len(first)-1]
 
 		time.Sleep(time.Until(aligned.Add(interval)))
 		expect("an interval later", aligned, interval)
