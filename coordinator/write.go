@@ -6,7 +6,6 @@ import (
 	"crypto/rand"
 	"fmt"
 	"log/slog"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -58,11 +57,13 @@ func (l *leader) carryOut(ctx context.Context, verdicts []rollout.Verdict, nodes
 		case bulk:
 			most = min(most, maxBulk)
 		}
-		for some := range slices.Chunk(due[:most], width) {
+		for done := 0; done < most; {
 			if ctx.Err() != nil || kind == granted && l.uncertainNow() > 0 || l.uncertainNow() >= maxUncertain {
 				return leadRound // settle wakes the loop when an outcome is known
 			}
+			some := due[done:min(done+width, done+maxUncertain-l.uncertainNow(), most)]
 			l.write(ctx, some, nodes)
+			done += len(some)
 		}
 		if most < len(due) {
 			return 0
