@@ -12,8 +12,9 @@ import (
 
 const (
 	backWithin = 4 * time.Minute // limits the time until all hosts watch again
-	// quiet is longer than any client waits between two tries. After that time without a request, all have come back.
-	quiet = 40 * time.Second
+	// quiet is longer than any client waits between two tries, which is up to twice 30 s. After that time without a
+	// request, all have come back.
+	quiet = 65 * time.Second
 	// aimBack is for the reads with which a host comes back. For its Node, and for the policies, these are one that shows
 	// that the store did not go back, a watch from where the last one ended, which a new API server refuses, a list,
 	// and a watch.
