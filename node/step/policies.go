@@ -55,8 +55,8 @@ func (p *PolicyMemory) Match(m policy.Match) policy.Match {
 // or "" if they can. refused is set if the API server refuses to let the host read them,
 // and nodesFail if it cannot read Nodes either.
 //
-// A turn may not begin if the API server refuses, because it will refuse again, or if it
-// has returned Nodes for a while, and no policies.
+// A turn may not begin if the API server has refused for a few seconds, because it will refuse
+// again, or if it has returned Nodes for longer, and no policies.
 func (p *PolicyMemory) Unread(problem string, refused, nodesFail bool, now time.Time) (text string, veto, lasts bool) {
 	lasting := func(d time.Duration) bool { return !p.unreadSince.IsZero() && now.Sub(p.unreadSince) >= d }
 	switch {

@@ -653,8 +653,8 @@ uncordon -mark ack=uncordoning/done wants=nothing host`
 	}
 }
 
-// TestPermittedRebootIsSaid checks that whoever reads why a host gives its FleetLock client no further answer, learns that
-// the client may reboot the host all the same.
+// TestPermittedRebootIsSaid checks that the reason why a host no longer answers its FleetLock client also says that the
+// client may still reboot the host.
 func TestPermittedRebootIsSaid(t *testing.T) {
 	const committed = "rebooting ack=rebooting/committed cordoned marked permits "
 	for facts, may := range map[string]bool{

@@ -273,8 +273,8 @@ func TestReleaseHandsOver(t *testing.T) {
 	}
 }
 
-// TestStopWhileTakingReleases checks that a candidate that stops while it takes the Lease releases it. Otherwise nobody
-// could lead until the Lease of a process that is gone expires.
+// TestStopWhileTakingReleases checks that a candidate that stops while it takes the Lease releases it. Otherwise there is no
+// leader until the Lease expires, although its holder is gone.
 func TestStopWhileTakingReleases(t *testing.T) {
 	freshLease(t)
 	taken, stopped := make(chan struct{}), make(chan struct{})
