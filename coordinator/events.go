@@ -308,7 +308,7 @@ func (e *events) reportPolicies(figures []rollout.PolicyFigures, get func(string
 
 // reportWaiting reports nodes that take slots for which others wait, and nodes that have
 // been held for a long time.
-func (e *events) reportWaiting(now time.Time, nodes map[string]*turn.Node, out *rollout.Outcome) {
+func (e *events) reportWaiting(now time.Time, nodes *facts, out *rollout.Outcome) {
 	e.reportHeld(now, out.Verdicts)
 	was := e.blocking
 	e.blocking = map[string]blocking{}
@@ -317,7 +317,7 @@ func (e *events) reportWaiting(now time.Time, nodes map[string]*turn.Node, out *
 		if b.since.IsZero() {
 			b.since = now
 		}
-		if n := nodes[s.Node]; !b.reported && n != nil && now.Sub(b.since) >= slotReportedAfter {
+		if n := nodes.node(s.Node); !b.reported && n != nil && now.Sub(b.since) >= slotReportedAfter {
 			b.reported = true
 			e.write(aboutNode(n), v1alpha1.EventTakesSlot, "others wait for a slot"+rollout.Taken([]rollout.Slot{s}))
 		}

@@ -205,7 +205,8 @@ func TestStopIsCopied(t *testing.T) {
 func TestSlotsAreToldOf(t *testing.T) {
 	e := recording()
 	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
-	nodes := map[string]*turn.Node{"a": {Name: "a"}}
+	var nodes facts
+	nodes.of([]*corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "a"}}})
 	taken := &rollout.Outcome{
 		Verdicts: []rollout.Verdict{{Node: "b", Policy: "p", Held: v1alpha1.ReasonBudget}},
 		Slots:    []rollout.Slot{{Node: "a", Use: v1alpha1.SlotCordoned, Policies: []string{"p"}}},
@@ -219,7 +220,7 @@ func TestSlotsAreToldOf(t *testing.T) {
 		{0, taken, false}, {10*time.Minute - time.Second, taken, false}, {10 * time.Minute, taken, true}, {time.Hour, taken, true},
 		{2 * time.Hour, &rollout.Outcome{}, false}, {3 * time.Hour, taken, false}, {3*time.Hour + 10*time.Minute, taken, true},
 	} {
-		e.reportWaiting(now.Add(step.after), nodes, step.out)
+		e.reportWaiting(now.Add(step.after), &nodes, step.out)
 		if told := e.blocking["a"].reported; told != step.told {
 			t.Errorf("after %v: reported %t, expected %t", step.after, told, step.told)
 		}

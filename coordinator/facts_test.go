@@ -36,8 +36,8 @@ func TestFacts(t *testing.T) {
 			t.Errorf("%d: got %+v\nexpected %+v", i, got, want)
 		}
 	}
-	if len(f.known)+len(f.byName) != 0 {
-		t.Errorf("the facts of deleted Nodes are kept: %v, %v", f.known, f.byName)
+	if len(f.at)+len(f.from)+len(f.all) != 0 {
+		t.Errorf("the facts of deleted Nodes are kept: %v", f)
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/coordinator/rollout"
-	"lockkeeper.dev/lockkeeper/node/turn"
 )
 
 // The reasons in held are only for users. One stop, or one window that closes, changes the
@@ -68,12 +67,12 @@ func (p *heldPace) spend(n int) { p.left -= float64(n) }
 // first on nodes in a turn, which users are likely to watch. A change that arrives
 // meanwhile goes first. left is the time until Handover is written, and atATime how many reasons
 // are written at the same time. It returns how soon it wants to continue.
-func (l *leader) writeHeldReasons(ctx context.Context, verdicts []rollout.Verdict, nodes map[string]*turn.Node, left time.Duration, atATime int) time.Duration {
+func (l *leader) writeHeldReasons(ctx context.Context, verdicts []rollout.Verdict, left time.Duration, atATime int) time.Duration {
 	var waiting [2][]*rollout.Verdict
 	due := leadRound
 	for i := range verdicts {
 		v := &verdicts[i]
-		n := nodes[v.Node]
+		n := l.facts.node(v.Node)
 		if v.Move != nil || n.Held == v.Held {
 			continue
 		}
@@ -99,7 +98,7 @@ func (l *leader) writeHeldReasons(ctx context.Context, verdicts []rollout.Verdic
 		if written > 0 && len(l.kick) > 0 && time.Since(began) >= heldSlice || !l.lock.fresh(l.RenewDeadline) {
 			break
 		}
-		l.write(ctx, some, nodes)
+		l.write(ctx, some)
 		l.pace.spend(len(some))
 		written += len(some)
 	}

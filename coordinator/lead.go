@@ -9,7 +9,6 @@ import (
 	"lockkeeper.dev/lockkeeper/coordinator/gate"
 	"lockkeeper.dev/lockkeeper/coordinator/rollout"
 	"lockkeeper.dev/lockkeeper/kube"
-	"lockkeeper.dev/lockkeeper/node/turn"
 	"lockkeeper.dev/lockkeeper/policy"
 	"lockkeeper.dev/lockkeeper/systemd"
 )
@@ -170,13 +169,9 @@ func (l *leader) round(ctx context.Context) time.Duration {
 	if l.Decided != nil {
 		l.Decided(took, &s, &out)
 	}
-	nodes := make(map[string]*turn.Node, len(s.Nodes))
-	for i := range s.Nodes {
-		nodes[s.Nodes[i].Name] = &s.Nodes[i]
-	}
-	l.events.reportWaiting(s.Now, nodes, &out)
+	l.events.reportWaiting(s.Now, &l.facts, &out)
 	l.events.reportPolicies(out.Figures.Policies, l.policies.Get)
-	left := l.carryOut(ctx, out.Verdicts, nodes)
+	left := l.carryOut(ctx, out.Verdicts)
 	next := min(leadRound, left, due, l.refusals())
 	if !out.Again.IsZero() {
 		next = min(next, max(time.Until(out.Again), 10*time.Millisecond))

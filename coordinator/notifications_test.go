@@ -164,7 +164,7 @@ func TestHeldForLong(t *testing.T) {
 		e, sent := notifying(t)
 		e.heldAfter = after
 		for _, r := range c.rounds {
-			e.reportWaiting(began.Add(r.at), nil, &rollout.Outcome{Verdicts: r.verdicts})
+			e.reportWaiting(began.Add(r.at), &facts{}, &rollout.Outcome{Verdicts: r.verdicts})
 		}
 		if !slices.EqualFunc(*sent, c.want, func(m notify.Message, want string) bool { return strings.HasPrefix(shown(m), want) }) {
 			t.Errorf("%s: sent\n%.500v, want\n%.500v", name, *sent, c.want)
@@ -175,8 +175,8 @@ func TestHeldForLong(t *testing.T) {
 	}
 
 	e, sent := notifying(t) // held is not a configured occasion
-	e.reportWaiting(began, nil, &rollout.Outcome{Verdicts: held(budget, "a")})
-	e.reportWaiting(began.Add(1000*time.Hour), nil, &rollout.Outcome{Verdicts: held(budget, "a")})
+	e.reportWaiting(began, &facts{}, &rollout.Outcome{Verdicts: held(budget, "a")})
+	e.reportWaiting(began.Add(1000*time.Hour), &facts{}, &rollout.Outcome{Verdicts: held(budget, "a")})
 	if len(*sent) > 0 || e.held != nil {
 		t.Errorf("sent %v", *sent)
 	}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -142,51 +141,54 @@ func stopOf(lease *coordinationv1.Lease) (stop struct {
 	return stop
 }
 
-// facts caches what turn.FromNode returns for each version of a Node, and the Nodes' order. In a
-// fleet of five thousand, Nodes change many times a second. Without the cache, parsing all Nodes
-// and sorting them each time would be most of a leader's work.
+// facts caches what turn.FromNode returns for each version of a Node, in the order of their names.
+// In a fleet of five thousand, Nodes change many times a second. Without the cache, parsing and
+// sorting all Nodes each time would be most of a leader's work.
 type facts struct {
-	known  map[string]*fact
-	byName []*fact // those of known; nil if they have to be sorted again
-}
-
-type fact struct {
-	from *corev1.Node // from the view; shared and never changed
-	node turn.Node
+	at   map[string]int // the index in the slices, by name
+	from []*corev1.Node // from the view; shared and never changed
+	all  []turn.Node
 }
 
 // of returns the facts of the Nodes, in the order of their names, and drops all others from the
-// cache. The caller must not change the records that the result points to: the cache shares
-// them.
+// cache. The next call overwrites the result. The caller must not change it, nor the records that
+// it points to.
 func (f *facts) of(nodes []*corev1.Node) []turn.Node {
-	if f.known == nil {
-		f.known = map[string]*fact{}
+	if !f.hasAll(nodes) {
+		old := *f
+		*f = facts{at: make(map[string]int, len(nodes)), all: make([]turn.Node, len(nodes))}
+		f.from = slices.SortedFunc(slices.Values(nodes), func(a, b *corev1.Node) int { return cmp.Compare(a.Name, b.Name) })
+		for i, n := range f.from {
+			f.at[n.Name] = i
+			if was, known := old.at[n.Name]; known && old.from[was] == n {
+				f.all[i] = old.all[was]
+			} else {
+				f.all[i] = turn.FromNode(n)
+			}
+		}
 	}
 	for _, n := range nodes {
-		known := f.known[n.Name]
-		if known == nil {
-			known = &fact{}
-			f.known[n.Name], f.byName = known, nil
-		}
-		if known.from != n {
-			known.from, known.node = n, turn.FromNode(n)
+		if i := f.at[n.Name]; f.from[i] != n {
+			f.from[i], f.all[i] = n, turn.FromNode(n)
 		}
 	}
-	if len(f.known) > len(nodes) {
-		kept := make(map[string]*fact, len(nodes))
-		for _, n := range nodes {
-			kept[n.Name] = f.known[n.Name]
-		}
-		f.known, f.byName = kept, nil
+	return f.all
+}
+
+// node returns the node of that name, as in the last result of of, or nil.
+func (f *facts) node(name string) *turn.Node {
+	if i, known := f.at[name]; known {
+		return &f.all[i]
 	}
-	if f.byName == nil {
-		f.byName = slices.SortedFunc(maps.Values(f.known), func(a, b *fact) int { return cmp.Compare(a.node.Name, b.node.Name) })
-	}
-	all := make([]turn.Node, len(f.byName))
-	for i, known := range f.byName {
-		all[i] = known.node
-	}
-	return all
+	return nil
+}
+
+// hasAll reports whether the cache has these Nodes, in whichever version, and no others.
+func (f *facts) hasAll(nodes []*corev1.Node) bool {
+	return len(nodes) == len(f.all) && !slices.ContainsFunc(nodes, func(n *corev1.Node) bool {
+		_, known := f.at[n.Name]
+		return !known
+	})
 }
 
 // awaitedGates returns the gates that nodes wait for: those of each policy with a node that

@@ -123,7 +123,7 @@ func TestReasonsDuringAHandover(t *testing.T) {
 			defer l.settling.Wait()
 			defer cancel()
 			api.lost["a"], api.lost["b"] = 1000, 1000
-			l.carryOut(ctx, []rollout.Verdict{{Node: "a", Held: v1alpha1.ReasonBudget}, {Node: "b", Held: v1alpha1.ReasonBudget}, {Node: "c", Held: c.other}}, l.nodes())
+			l.carryOutNow(ctx, []rollout.Verdict{{Node: "a", Held: v1alpha1.ReasonBudget}, {Node: "b", Held: v1alpha1.ReasonBudget}, {Node: "c", Held: c.other}})
 			if got := l.uncertainNow(); got != c.want {
 				t.Errorf("a node is held with %q: %d outcomes are unknown, expected %d", c.other, got, c.want)
 			}

@@ -37,7 +37,7 @@ type unsettled struct {
 // carryOut carries out the verdicts: first the moves of nodes in a turn, then the grants,
 // then the moves of nodes in no turn, and last the reasons. It returns how soon another
 // round is due for the rest.
-func (l *leader) carryOut(ctx context.Context, verdicts []rollout.Verdict, nodes map[string]*turn.Node) time.Duration {
+func (l *leader) carryOut(ctx context.Context, verdicts []rollout.Verdict) time.Duration {
 	left := l.handoverLeft(verdicts)
 	atATime := maxAtATime
 	if !l.handover.IsZero() {
@@ -62,14 +62,14 @@ func (l *leader) carryOut(ctx context.Context, verdicts []rollout.Verdict, nodes
 				return leadRound // settle wakes the loop when an outcome is known
 			}
 			some := due[done:min(done+width, done+maxUncertain-l.uncertainNow(), most)]
-			l.write(ctx, some, nodes)
+			l.write(ctx, some)
 			done += len(some)
 		}
 		if most < len(due) {
 			return 0
 		}
 	}
-	return l.writeHeldReasons(ctx, verdicts, nodes, left, atATime)
+	return l.writeHeldReasons(ctx, verdicts, left, atATime)
 }
 
 // moveKind is the kind of a move. The kinds are written in this order.
@@ -152,7 +152,7 @@ func (l *leader) isLeftAlone(name string, v *rollout.Verdict) bool {
 }
 
 // write writes what the verdicts say, all at the same time, and handles the outcomes.
-func (l *leader) write(ctx context.Context, verdicts []*rollout.Verdict, nodes map[string]*turn.Node) {
+func (l *leader) write(ctx context.Context, verdicts []*rollout.Verdict) {
 	if !l.lock.fresh(l.RenewDeadline) {
 		return
 	}
@@ -160,7 +160,7 @@ func (l *leader) write(ctx context.Context, verdicts []*rollout.Verdict, nodes m
 	var sent sync.WaitGroup
 	handle := make([]func(), len(verdicts))
 	for i, v := range verdicts {
-		n := nodes[v.Node]
+		n := l.facts.node(v.Node)
 		p := patchOf(n, v)
 		sent.Go(func() {
 			obj, outcome, err := kube.Write(ctx, l.client, p)

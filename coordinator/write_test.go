@@ -134,13 +134,10 @@ func (l *leader) see(api *nodesAPI, changed func()) {
 	}
 }
 
-// nodes returns what the leader sees.
-func (l *leader) nodes() map[string]*turn.Node {
-	all := map[string]*turn.Node{}
-	for _, n := range l.view.All() {
-		all[n.Name] = new(turn.FromNode(n))
-	}
-	return all
+// carryOutNow carries out verdicts about the nodes as the leader sees them now.
+func (l *leader) carryOutNow(ctx context.Context, verdicts []rollout.Verdict) time.Duration {
+	l.facts.of(l.view.All())
+	return l.carryOut(ctx, verdicts)
 }
 
 // grants returns a verdict that grants a turn.
@@ -162,11 +159,11 @@ func TestUnknownOutcome(t *testing.T) {
 			settled := true
 			l.see(api, func() { settled = settled && l.uncertainNow() == 1 })
 			api.lost["a"] = 1
-			l.carryOut(t.Context(), []rollout.Verdict{grants("a"), grants("b"), promotes("c")}, l.nodes())
+			l.carryOutNow(t.Context(), []rollout.Verdict{grants("a"), grants("b"), promotes("c")})
 			if l.uncertainNow() != 1 || !slices.Equal(api.written(), []string{"c", "a"}) {
 				t.Errorf("%d uncertain; written to %q, expected the turn under way, and one grant", l.uncertainNow(), api.written())
 			}
-			l.carryOut(t.Context(), []rollout.Verdict{promotes("a"), grants("b"), promotes("c")}, l.nodes())
+			l.carryOutNow(t.Context(), []rollout.Verdict{promotes("a"), grants("b"), promotes("c")})
 			if !slices.Equal(api.written(), []string{"c", "a", "c"}) {
 				t.Errorf("meanwhile written to %q", api.written())
 			}
@@ -175,7 +172,8 @@ func TestUnknownOutcome(t *testing.T) {
 			}
 			time.Sleep(2 * time.Second)
 			l.settling.Wait()
-			a := l.nodes()["a"]
+			l.facts.of(l.view.All())
+			a := l.facts.node("a")
 			switch {
 			case l.uncertainNow() != 0 || !settled:
 				t.Errorf("%d uncertain; the Node was seen before that: %t", l.uncertainNow(), settled)
@@ -203,7 +201,7 @@ func TestWritesAtATime(t *testing.T) {
 			l, api := newWriter(t)
 			api.slow = time.Second
 			began := time.Now()
-			l.carryOut(t.Context(), c.verdicts, l.nodes())
+			l.carryOutNow(t.Context(), c.verdicts)
 			if took := time.Since(began); took != c.took {
 				t.Errorf("%s: took %v, expected %v", name, took, c.took)
 			}
@@ -218,7 +216,7 @@ func TestRefusedWrite(t *testing.T) {
 		api.refused["a"] = true
 		again := func(want int) {
 			t.Helper()
-			if l.carryOut(t.Context(), []rollout.Verdict{promotes("a")}, l.nodes()); len(api.written()) != want {
+			if l.carryOutNow(t.Context(), []rollout.Verdict{promotes("a")}); len(api.written()) != want {
 				t.Errorf("%d writes, want %d", len(api.written()), want)
 			}
 		}
@@ -253,7 +251,7 @@ func TestRefusedReason(t *testing.T) {
 		api.refused["a"] = true
 		held := rollout.Verdict{Node: "a", Held: v1alpha1.ReasonBudget}
 		for range 2 {
-			l.carryOut(t.Context(), []rollout.Verdict{held}, l.nodes())
+			l.carryOutNow(t.Context(), []rollout.Verdict{held})
 		}
 		if len(api.written()) != 1 {
 			t.Errorf("%d writes of the reason", len(api.written()))
@@ -261,7 +259,7 @@ func TestRefusedReason(t *testing.T) {
 		time.Sleep(refusedFor)
 		l.lock.renewed = time.Now()
 		l.leaveAlone("a", refusedFor, errors.New("no"), false)
-		l.carryOut(t.Context(), []rollout.Verdict{held}, l.nodes())
+		l.carryOutNow(t.Context(), []rollout.Verdict{held})
 		if len(api.written()) != 2 {
 			t.Errorf("%d writes; the reason can be written although a move was refused", len(api.written()))
 		}
@@ -274,7 +272,7 @@ func TestTermThatWasNotRenewed(t *testing.T) {
 		l, api := newWriter(t)
 		time.Sleep(l.RenewDeadline)
 		v := promotes("a")
-		l.write(t.Context(), []*rollout.Verdict{&v}, l.nodes())
+		l.write(t.Context(), []*rollout.Verdict{&v})
 		if len(api.written()) != 0 {
 			t.Errorf("written to %q", api.written())
 		}
