@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -20,22 +21,32 @@ import (
 )
 
 const (
-	busyAtOnce = 50  // nodes in a turn at the same time
-	busyTurns  = 200 // after these, no further turn begins
-	busyWithin = 5 * time.Minute
-	// busyStage is how long a host drains, and how long it boots.
-	busyStage = 3 * time.Second
+	busyAtOnce = 50 // nodes in a turn at the same time
+	busyWithin = 10 * time.Minute
 	// aimBusy is the aim for what the coordinator adds to its own write at the API server.
 	aimBusy = 100 * time.Millisecond
 )
+
+// pace is how fast the hosts are.
+type pace struct {
+	name string
+	// shortest and longest say how long a host drains, and how long it boots.
+	shortest, longest time.Duration
+	turns             int // the pace ends when as many turns have ended
+}
+
+// busyPaces begin with the faster end of what real hosts do. The second one shows what happens when the leader, or the machine, is
+// the bottleneck.
+var busyPaces = []pace{
+	{"drains and boots of 10 to 30 s", 10 * time.Second, 30 * time.Second, 150},
+	{"drains and boots of 3 s", 3 * time.Second, 3 * time.Second, 200},
+}
 
 // busy rolls the large fleet with fifty nodes in a turn, whose hosts this program plays: each host is a client of the API server.
 func (b *bench) busy(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, busyWithin)
 	defer cancel()
-	from := time.Now()
-	var ended int
-	err := b.unbound(ctx, func() (err error) {
+	return b.unbound(ctx, func() (err error) {
 		if _, err := b.cp.ApplyPolicy(ctx, controlplane.TestPolicy, fmt.Sprintf("rollout: {settle: 0s, maxUnavailable: %d}\n", busyAtOnce)); err != nil {
 			return err
 		}
@@ -46,35 +57,40 @@ func (b *bench) busy(ctx context.Context) error {
 		playing, stop := context.WithCancel(ctx)
 		defer p.running.Wait()
 		defer stop()
-		for paused := false; ; {
-			inTurn, err := p.play(playing)
+		fmt.Printf("    %d nodes in a turn at once; this program plays their hosts, without the admission policies:\n", busyAtOnce)
+		rows := [][]string{{"fifty nodes in a turn", "of", "median", "p99", "bound", "to bound"}}
+		for _, l := range busyPaces {
+			p.set(l)
+			from := time.Now()
+			if err := p.until(playing, func(int) bool { return p.count() >= l.turns }); err != nil {
+				return err
+			}
+			more, err := b.busyRows(l, from, time.Now())
 			if err != nil {
 				return err
 			}
-			if ended = p.count(); ended >= busyTurns && !paused {
-				paused = true
-				if _, err := b.cp.ApplyPolicy(ctx, controlplane.TestPolicy, fleetPolicy+"paused: true\n"); err != nil {
-					return err
-				}
-			}
-			if paused && inTurn == 0 {
-				return nil
-			}
-			if err := pause(ctx, 500*time.Millisecond); err != nil {
-				return fmt.Errorf("%d turns have ended, %d nodes are in a turn: %w", ended, inTurn, err)
-			}
+			rows = append(rows, more...)
 		}
+		if _, err := b.cp.ApplyPolicy(ctx, controlplane.TestPolicy, fleetPolicy+"paused: true\n"); err != nil {
+			return err
+		}
+		if err := p.until(playing, func(inTurn int) bool { return inTurn == 0 }); err != nil {
+			return err
+		}
+		table(rows)
+		return nil
 	})
+}
+
+// busyRows returns the rows about a pace that was measured between two times.
+func (b *bench) busyRows(l pace, from, to time.Time) ([][]string, error) {
+	all, err := b.requests(from, to)
 	if err != nil {
-		return err
-	}
-	all, err := b.requests(from, time.Now())
-	if err != nil {
-		return err
+		return nil, err
 	}
 	promotions, err := latencies(all)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	delete(promotions, string(v1alpha1.StateDraining)) // grants wait for the budget
 	var took, writes []time.Duration
@@ -87,17 +103,15 @@ func (b *bench) busy(ctx context.Context) error {
 		}
 	}
 	if len(took) == 0 {
-		return fmt.Errorf("no promotion in %d turns", ended)
+		return nil, fmt.Errorf("no promotion in %d turns", l.turns)
 	}
 	beyond := percentile99(took) - percentile99(writes)
-	fmt.Printf("    %d turns of %d nodes at once, in %v; this program plays their hosts, without the admission policies:\n", ended, busyAtOnce, time.Since(from).Round(time.Second))
-	table([][]string{
-		{"fifty nodes in a turn", "of", "median", "p99", "bound", "to bound"},
+	return [][]string{
+		{fmt.Sprintf("%s: %d turns ended in %v", l.name, l.turns, to.Sub(from).Round(time.Second)), "", "", "", "", ""},
 		{"from a host's write to the promotion that it allows", fmt.Sprint(len(took)), millis(median(took)), millis(percentile99(took)), "", ""},
 		{"the API server's own time for a write of the coordinator", fmt.Sprint(len(writes)), millis(median(writes)), millis(percentile99(writes)), "", ""},
-		{"what the coordinator adds to it", "", millis(median(took) - median(writes)), millis(beyond), millis(aimBusy), times(float64(beyond), float64(aimBusy))},
-	})
-	return nil
+		{"with " + l.name + ", what the coordinator adds to it", "", millis(median(took) - median(writes)), millis(beyond), millis(aimBusy), times(float64(beyond), float64(aimBusy))},
+	}, nil
 }
 
 func percentile99(d []time.Duration) time.Duration {
@@ -118,15 +132,46 @@ type players struct {
 
 	running sync.WaitGroup
 	mu      sync.Mutex
+	pace    pace
 	playing map[string]bool // by node and turn
-	ended   int
+	ended   int             // at this pace
 	failed  error
+}
+
+func (p *players) set(l pace) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.pace, p.ended = l, 0
 }
 
 func (p *players) count() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.ended
+}
+
+// until plays the hosts until done, which receives how many nodes are in a turn, returns true.
+func (p *players) until(ctx context.Context, done func(inTurn int) bool) error {
+	for {
+		inTurn, err := p.play(ctx)
+		if err != nil {
+			return err
+		}
+		if done(inTurn) {
+			return nil
+		}
+		if err := pause(ctx, 500*time.Millisecond); err != nil {
+			return fmt.Errorf("%s: %d turns have ended, %d nodes are in a turn: %w", p.pace.name, p.count(), inTurn, err)
+		}
+	}
+}
+
+// stage waits for as long as a host drains or boots.
+func (p *players) stage(ctx context.Context) error {
+	p.mu.Lock()
+	took := p.pace.shortest + rand.N(p.pace.longest-p.pace.shortest+1)
+	p.mu.Unlock()
+	return pause(ctx, took)
 }
 
 // play begins to play each host whose turn has begun. It returns how many nodes are in a turn.
@@ -167,48 +212,54 @@ func (p *players) turn(ctx context.Context, n turn.Node) error {
 		return v1alpha1.Ack{Turn: n.Turn, BootID: boot, State: state, Report: report}.String()
 	}
 	mark := v1alpha1.Cordon{Turn: n.Turn, At: time.Now().UTC(), Set: []string{v1alpha1.CordonOurs}}
+	annotate := func(annotations map[string]any, cordoned *bool) func() error {
+		return func() error { return p.write(ctx, n.Name, nil, annotations, cordoned) }
+	}
+	await := func(state v1alpha1.State) func() error {
+		return func() error { return p.await(ctx, n.Name, state) }
+	}
+	stage := func() error { return p.stage(ctx) }
 	draining, rebooting, uncordoning := v1alpha1.StateDraining, v1alpha1.StateRebooting, v1alpha1.StateUncordoning
 
-	err := p.write(ctx, n.Name, nil, map[string]any{v1alpha1.AnnotationAck: ack(draining, v1alpha1.ReportCommitted), v1alpha1.AnnotationCordon: mark.String()}, new(true))
-	if err == nil {
-		err = pause(ctx, busyStage)
-	}
-	if err == nil {
-		err = p.write(ctx, n.Name, nil, map[string]any{v1alpha1.AnnotationAck: ack(draining, v1alpha1.ReportDone)}, nil)
-	}
-	if err == nil {
-		err = p.await(ctx, n.Name, rebooting)
-	}
-	if err == nil {
-		err = p.write(ctx, n.Name, nil, map[string]any{v1alpha1.AnnotationAck: ack(rebooting, v1alpha1.ReportCommitted)}, nil)
-	}
-	if err == nil {
-		err = pause(ctx, busyStage)
-	}
+	err := inOrder(
+		annotate(map[string]any{v1alpha1.AnnotationAck: ack(draining, v1alpha1.ReportCommitted), v1alpha1.AnnotationCordon: mark.String()}, new(true)),
+		stage,
+		annotate(map[string]any{v1alpha1.AnnotationAck: ack(draining, v1alpha1.ReportDone)}, nil),
+		await(rebooting),
+		annotate(map[string]any{v1alpha1.AnnotationAck: ack(rebooting, v1alpha1.ReportCommitted)}, nil),
+		stage,
+	)
 	if err != nil {
 		return err
 	}
-
 	boot = n.Turn // each turn ends in another boot
-	status := fmt.Sprintf(`{"status":{"nodeInfo":{"bootID":%q}}}`, boot)
-	if _, err := p.client.CoreV1().Nodes().Patch(ctx, n.Name, types.StrategicMergePatchType, []byte(status), metav1.PatchOptions{}, "status"); err != nil {
-		return err
-	}
 	host := *n.Host
 	host.BootID, host.Drains, host.Changes = boot, false, nil
 	host.BootTime = time.Now().UTC().Truncate(time.Second)
-	err = p.write(ctx, n.Name, map[string]any{v1alpha1.LabelWants: string(v1alpha1.WantsNothing)},
-		map[string]any{v1alpha1.AnnotationHost: v1alpha1.FormatRecord(host), v1alpha1.AnnotationAck: ack(rebooting, v1alpha1.ReportDone)}, nil)
-	if err == nil {
-		err = p.await(ctx, n.Name, uncordoning)
+	return inOrder(
+		func() error {
+			status := fmt.Sprintf(`{"status":{"nodeInfo":{"bootID":%q}}}`, boot)
+			_, err := p.client.CoreV1().Nodes().Patch(ctx, n.Name, types.StrategicMergePatchType, []byte(status), metav1.PatchOptions{}, "status")
+			return err
+		},
+		func() error {
+			return p.write(ctx, n.Name, map[string]any{v1alpha1.LabelWants: string(v1alpha1.WantsNothing)},
+				map[string]any{v1alpha1.AnnotationHost: v1alpha1.FormatRecord(host), v1alpha1.AnnotationAck: ack(rebooting, v1alpha1.ReportDone)}, nil)
+		},
+		await(uncordoning),
+		annotate(map[string]any{v1alpha1.AnnotationAck: ack(uncordoning, v1alpha1.ReportDone), v1alpha1.AnnotationCordon: nil}, new(false)),
+		await(v1alpha1.StateIdle),
+	)
+}
+
+// inOrder calls the functions until one fails.
+func inOrder(steps ...func() error) error {
+	for _, step := range steps {
+		if err := step(); err != nil {
+			return err
+		}
 	}
-	if err == nil {
-		err = p.write(ctx, n.Name, nil, map[string]any{v1alpha1.AnnotationAck: ack(uncordoning, v1alpha1.ReportDone), v1alpha1.AnnotationCordon: nil}, new(false))
-	}
-	if err == nil {
-		err = p.await(ctx, n.Name, v1alpha1.StateIdle)
-	}
-	return err
+	return nil
 }
 
 // write writes labels and annotations of a Node, of which nil removes one, and whether it is cordoned, unless that is nil.
