@@ -11,6 +11,8 @@ SHELL       := /bin/bash
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 GO      ?= go
 LDFLAGS := -s -w -X main.version=$(VERSION)
+# Without what writes man pages from the commands, which nothing here uses: packaging/render writes them.
+TAGS    := urfave_cli_no_docs
 TOOL    := $(GO) tool -modfile=$(CURDIR)/tools.mod
 
 # The seed of the sampled campaigns: SEED=… runs the same again.
@@ -38,7 +40,7 @@ help: ## Explain the targets
 .PHONY: build
 build: ## Build bin/lockkeeper, one static binary
 	@mkdir -p bin
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/lockkeeper .
+	CGO_ENABLED=0 $(GO) build -trimpath -tags $(TAGS) -ldflags '$(LDFLAGS)' -o bin/lockkeeper .
 
 .PHONY: demo
 demo: deps ## Roll an update through three hosts of a real control plane (OFFENDER=budget: see the referee object)

@@ -225,9 +225,12 @@ func (b *build) oneArch(ctx context.Context, arch architecture, shared []file, m
 	return b.flatcar(ctx, arch, made)
 }
 
-// compile builds the binary for a platform, with these build tags.
+// noDocs is the build tag that leaves out what writes man pages from the commands, as in the Makefile.
+const noDocs = "urfave_cli_no_docs"
+
+// compile builds the binary for a platform, with these build tags and noDocs.
 func (b *build) compile(ctx context.Context, p platform, tags, binary string) error {
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-tags", tags,
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-tags", noDocs+","+tags,
 		"-ldflags", "-s -w -buildid= -X main.version="+b.describe, "-o", binary, ".")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+p.goos, "GOARCH="+p.goarch, "GOFLAGS=", "GOAMD64=v1", "GOARM64=v8.0", "GOEXPERIMENT=")
 	return quiet(cmd)

@@ -182,7 +182,7 @@ func benchmark(ctx context.Context, s subject, window time.Duration, chosen []pa
 	}
 	b.peer = filepath.Join(b.dir, "peer")
 	b.audit = filepath.Join(audit, "audit.log")
-	if err := goCommand(ctx, ".", "build", "-trimpath", "-ldflags", "-s -w", "-o", b.peer, "./cmd/bench/peer"); err != nil {
+	if err := goCommand(ctx, ".", "build", "-trimpath", "-tags", "urfave_cli_no_docs", "-ldflags", "-s -w", "-o", b.peer, "./cmd/bench/peer"); err != nil {
 		return fmt.Errorf("building the peer: %w", err)
 	}
 	fmt.Printf("%s, %d CPUs, load %s. Ratios are to what was measured in this same run.\n", runtime.Version(), runtime.NumCPU(), load())
