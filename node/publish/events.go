@@ -43,7 +43,7 @@ type event struct {
 type Events struct {
 	log   *slog.Logger
 	drain drainEvents
-	queue chan event
+	queue chan *event
 	// write tries to write an Event once. It succeeds if the Event exists already.
 	write func(context.Context, *event) error
 }
@@ -56,11 +56,11 @@ func NewEvents(log *slog.Logger, client *kube.Client) *Events {
 }
 
 func newEvents(log *slog.Logger, write func(context.Context, *event) error) *Events {
-	return &Events{log: log, queue: make(chan event, maxEvents), write: write}
+	return &Events{log: log, queue: make(chan *event, maxEvents), write: write}
 }
 
 // add queues an Event. It does not block.
-func (w *Events) add(e event) {
+func (w *Events) add(e *event) {
 	select {
 	case w.queue <- e:
 	default:
@@ -79,7 +79,7 @@ func (w *Events) Run(ctx context.Context) {
 				close(e.written)
 				continue
 			}
-			w.writeOne(ctx, &e)
+			w.writeOne(ctx, e)
 		}
 	}
 }
@@ -89,7 +89,7 @@ func (w *Events) Run(ctx context.Context) {
 func (w *Events) Flush(ctx context.Context) {
 	written := make(chan struct{})
 	select {
-	case w.queue <- event{written: written}:
+	case w.queue <- &event{written: written}:
 	case <-ctx.Done():
 		return
 	}

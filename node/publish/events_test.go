@@ -33,7 +33,7 @@ func TestEventWriter(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		wg.Go(func() { w.Run(ctx) })
-		add := func(note string) { w.add(event{time: time.Now(), note: note}) }
+		add := func(note string) { w.add(&event{time: time.Now(), note: note}) }
 
 		add("first")
 		elapse(time.Second)
@@ -109,13 +109,13 @@ func TestFlush(t *testing.T) {
 		}
 		flush("[]", 0)
 		for _, note := range []string{"a", "never", "b"} {
-			w.add(event{time: time.Now(), note: note})
+			w.add(&event{time: time.Now(), note: note})
 		}
 		flush("[a b]", 200*time.Millisecond)
-		w.add(event{time: time.Now(), note: "late"})
+		w.add(&event{time: time.Now(), note: "late"})
 		flush("[a b]", 2*time.Second)
 		for range maxEvents {
-			w.add(event{time: time.Now(), note: "behind"})
+			w.add(&event{time: time.Now(), note: "behind"})
 		}
 		flush("[a b]", 2*time.Second) // nor does a full queue hold it
 		cancel()
