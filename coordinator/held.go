@@ -28,8 +28,8 @@ const (
 	// if writes are slow, and what it may not write then would be lost.
 	heldSaved = time.Second
 	// heldSlice is for how long a round writes reasons although something has changed. It bounds
-	// the delay of a promotion. Without it, the leader would decide again after almost every
-	// reason in a large fleet: its own write often comes back by the watch before the answer.
+	// the delay of a promotion. Without it, the leader of a large fleet with many turns would
+	// write four reasons between two decisions.
 	heldSlice = 50 * time.Millisecond
 	// handoverAfter is how long nodes are held with Handover before the leader writes
 	// that reason. Most handovers take seconds, and then the earlier reason still applies.

@@ -163,15 +163,16 @@ func (l *leader) round(ctx context.Context) time.Duration {
 	l.events.reportIntents(&s, l.candidate.lease.now())
 	out := rollout.Decide(s)
 	l.gates.Ask(awaitedGates(s.Policies, out.Figures.Policies))
-	took := time.Since(began)
-	l.rest = min(took, maxRest)
 	l.statuses.set(out.Figures.Policies)
 	if l.Decided != nil {
-		l.Decided(took, &s, &out)
+		l.Decided(time.Since(began), &s, &out)
 	}
 	l.events.reportWaiting(s.Now, &l.facts, &out)
 	l.events.reportPolicies(out.Figures.Policies, l.policies.Get)
+	decided := time.Now()
 	left := l.carryOut(ctx, out.Verdicts)
+	// The leader has rested while it waited for answers.
+	l.rest = min(decided.Sub(began), maxRest) - time.Since(decided)
 	next := min(leadRound, left, due, l.refusals())
 	if !out.Again.IsZero() {
 		next = min(next, max(time.Until(out.Again), 10*time.Millisecond))

@@ -2,6 +2,7 @@ package kube
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"testing"
 
@@ -40,10 +41,21 @@ func TestAlike(t *testing.T) {
 		change func(*corev1.Node)
 		alike  bool
 	}{
-		"version":    {func(n *corev1.Node) { n.ResourceVersion = "11" }, true},
-		"images":     {func(n *corev1.Node) { n.Status.Images = []corev1.ContainerImage{{SizeBytes: 1}} }, true},
-		"another's":  {func(n *corev1.Node) { n.Annotations = map[string]string{"example.org/agent": "news"} }, true},
-		"label":      {func(n *corev1.Node) { n.Labels["a"] = "b" }, false},
+		"version":   {func(n *corev1.Node) { n.ResourceVersion = "11" }, true},
+		"images":    {func(n *corev1.Node) { n.Status.Images = []corev1.ContainerImage{{SizeBytes: 1}} }, true},
+		"another's": {func(n *corev1.Node) { n.Annotations = map[string]string{"example.org/agent": "news"} }, true},
+		"label":     {func(n *corev1.Node) { n.Labels["a"] = "b" }, false},
+		"no label":  {func(n *corev1.Node) { delete(n.Labels, "gone") }, false},
+		"held":      {func(n *corev1.Node) { n.Labels["lockkeeper.dev/held"] = "Budget" }, true},
+		"not held":  {func(n *corev1.Node) { delete(n.Labels, "lockkeeper.dev/held") }, true},
+		"held, and another": {func(n *corev1.Node) {
+			delete(n.Labels, "lockkeeper.dev/held")
+			n.Labels["a"] = "b"
+		}, false},
+		"held, in no state": {func(n *corev1.Node) {
+			delete(n.Labels, "lockkeeper.dev/held")
+			delete(n.Labels, "lockkeeper.dev/state")
+		}, false},
 		"annotation": {func(n *corev1.Node) { n.Annotations = map[string]string{"lockkeeper.dev/retry": "b"} }, false},
 		"hook":       {func(n *corev1.Node) { n.Annotations = map[string]string{"hook.lockkeeper.dev/a": "b"} }, false},
 		"cordon":     {func(n *corev1.Node) { n.Spec.Unschedulable = true }, false},
@@ -60,12 +72,27 @@ func TestAlike(t *testing.T) {
 		"UID":       {func(n *corev1.Node) { n.UID = "b" }, false},
 		"created":   {func(n *corev1.Node) { n.CreationTimestamp = metav1.Now() }, false},
 	} {
-		was, _ := strip(node("n1", "a", "10"))
-		next := node("n1", "a", "10")
+		with := func(labels map[string]string) *corev1.Node {
+			n := node("n1", "a", "10")
+			n.Labels = labels
+			return n
+		}
+		labels := map[string]string{"lockkeeper.dev/state": "idle", "lockkeeper.dev/held": "Stopped", "gone": "a"}
+		was, _ := strip(with(maps.Clone(labels)))
+		next := with(labels)
 		c.change(next)
-		if is, _ := strip(next); alike(was, is) != c.alike {
+		if is, _ := strip(next); alike(was, is) != c.alike || alike(is, was) != c.alike {
 			t.Errorf("a change of %s: alike is %t", what, !c.alike)
 		}
+	}
+	// Without a state, held is the record of why the node was released.
+	released := func(reason string) *corev1.Node {
+		n, _ := strip(node("n1", "a", "10"))
+		n.Labels = map[string]string{"lockkeeper.dev/held": reason}
+		return n
+	}
+	if alike(released("Detached"), released("Unmanaged")) {
+		t.Error("a change of held on a released node does not matter")
 	}
 }
 

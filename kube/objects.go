@@ -63,13 +63,26 @@ func named(name string) string {
 }
 
 // alike reports whether two stripped versions of a Node differ only in their
-// resourceVersion.
+// resourceVersion, or in held on a node with a state: no decision reads that, and the leader
+// writes thousands of them in a row.
 func alike(a, b *corev1.Node) bool {
 	return a.UID == b.UID && a.CreationTimestamp.Equal(&b.CreationTimestamp) &&
 		a.Spec.Unschedulable == b.Spec.Unschedulable && a.Status.NodeInfo.BootID == b.Status.NodeInfo.BootID &&
 		slices.Equal(a.Status.Conditions, b.Status.Conditions) && slices.Equal(a.Status.VolumesAttached, b.Status.VolumesAttached) &&
-		maps.Equal(a.Labels, b.Labels) && maps.Equal(a.Annotations, b.Annotations) && slices.EqualFunc(a.Spec.Taints, b.Spec.Taints, sameTaint) &&
+		sameLabels(a.Labels, b.Labels) && maps.Equal(a.Annotations, b.Annotations) && slices.EqualFunc(a.Spec.Taints, b.Spec.Taints, sameTaint) &&
 		a.DeletionTimestamp.Equal(b.DeletionTimestamp) && slices.Equal(a.Finalizers, b.Finalizers)
+}
+
+func sameLabels(a, b map[string]string) bool {
+	if a[v1alpha1.LabelState] == "" || a[v1alpha1.LabelHeld] == b[v1alpha1.LabelHeld] {
+		return maps.Equal(a, b)
+	}
+	others := func(labels map[string]string) map[string]string {
+		labels = maps.Clone(labels)
+		delete(labels, v1alpha1.LabelHeld)
+		return labels
+	}
+	return maps.Equal(others(a), others(b))
 }
 
 func sameTaint(a, b corev1.Taint) bool {
