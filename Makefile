@@ -135,6 +135,7 @@ soak: deps test-parts package-test-deps ## Run the full campaigns (SEED=…, ROU
 	cd testbed && LOCKKEEPER_SOAK=$(ROUNDS) $(GO) test -timeout 6h -count 1 -v -run 'Explore' ./explore
 	cd testbed && LOCKKEEPER_SOAK=$(FAULTS) LOCKKEEPER_SEED='$(SEED)' $(GO) test -timeout 24h -count 1 -v -run 'Seeds|Hostile' ./virtual
 	cd testbed && LOCKKEEPER_RUNS=20 $(GO) test -race -timeout 1h -count 1 -v -run 'Seeds|Hostile' ./virtual
+	cd testbed && LOCKKEEPER_NODES=50000 $(GO) test -timeout 2h -count 1 -v ./large
 	cd testbed && LOCKKEEPER_SOAK=$(ROUNDS) LOCKKEEPER_SEED='$(SEED)' $(GO) test -timeout 12h -count 1 -v -run 'EveryClass|EveryWrite' ./faults
 	cd testbed && LOCKKEEPER_SOAK=$(ROUNDS) LOCKKEEPER_SEED='$(SEED)' LOCKKEEPER_JOBS=$(JOBS) $(GO) test -timeout 12h -count 1 -v -run Campaigns ./faults
 	cd testbed && LOCKKEEPER_SOAK=100 LOCKKEEPER_SEED='$(SEED)' $(GO) test -timeout 12h -count 1 -v -run 'Rounds|Aims|Mutants' ./faults

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -12,12 +11,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/node/turn"
 	"lockkeeper.dev/lockkeeper/testbed/controlplane"
+	"lockkeeper.dev/lockkeeper/testbed/large"
 )
 
 const (
@@ -194,7 +193,8 @@ func (p *players) play(ctx context.Context) (inTurn int, err error) {
 		}
 		p.playing[key] = true
 		p.running.Go(func() {
-			err := p.turn(ctx, n)
+			h := large.Host{Nodes: p.client.CoreV1().Nodes(), Stage: p.stage, Await: p.await}
+			err := h.Turn(ctx, n)
 			p.mu.Lock()
 			defer p.mu.Unlock()
 			if p.ended++; err != nil && p.failed == nil && ctx.Err() == nil {
@@ -203,79 +203,6 @@ func (p *players) play(ctx context.Context) (inTurn int, err error) {
 		})
 	}
 	return inTurn, p.failed
-}
-
-// turn plays one turn of a host: it cordons, drains, reboots and uncordons.
-func (p *players) turn(ctx context.Context, n turn.Node) error {
-	boot := n.BootID
-	ack := func(state v1alpha1.State, report v1alpha1.Report) string {
-		return v1alpha1.Ack{Turn: n.Turn, BootID: boot, State: state, Report: report}.String()
-	}
-	mark := v1alpha1.Cordon{Turn: n.Turn, At: time.Now().UTC(), Set: []string{v1alpha1.CordonOurs}}
-	annotate := func(annotations map[string]any, cordoned *bool) func() error {
-		return func() error { return p.write(ctx, n.Name, nil, annotations, cordoned) }
-	}
-	await := func(state v1alpha1.State) func() error {
-		return func() error { return p.await(ctx, n.Name, state) }
-	}
-	stage := func() error { return p.stage(ctx) }
-	draining, rebooting, uncordoning := v1alpha1.StateDraining, v1alpha1.StateRebooting, v1alpha1.StateUncordoning
-
-	err := inOrder(
-		annotate(map[string]any{v1alpha1.AnnotationAck: ack(draining, v1alpha1.ReportCommitted), v1alpha1.AnnotationCordon: mark.String()}, new(true)),
-		stage,
-		annotate(map[string]any{v1alpha1.AnnotationAck: ack(draining, v1alpha1.ReportDone)}, nil),
-		await(rebooting),
-		annotate(map[string]any{v1alpha1.AnnotationAck: ack(rebooting, v1alpha1.ReportCommitted)}, nil),
-		stage,
-	)
-	if err != nil {
-		return err
-	}
-	boot = n.Turn // each turn ends in another boot
-	host := *n.Host
-	host.BootID, host.Drains, host.Changes = boot, false, nil
-	host.BootTime = time.Now().UTC().Truncate(time.Second)
-	return inOrder(
-		func() error {
-			status := fmt.Sprintf(`{"status":{"nodeInfo":{"bootID":%q}}}`, boot)
-			_, err := p.client.CoreV1().Nodes().Patch(ctx, n.Name, types.StrategicMergePatchType, []byte(status), metav1.PatchOptions{}, "status")
-			return err
-		},
-		func() error {
-			return p.write(ctx, n.Name, map[string]any{v1alpha1.LabelWants: string(v1alpha1.WantsNothing)},
-				map[string]any{v1alpha1.AnnotationHost: v1alpha1.FormatRecord(host), v1alpha1.AnnotationAck: ack(rebooting, v1alpha1.ReportDone)}, nil)
-		},
-		await(uncordoning),
-		annotate(map[string]any{v1alpha1.AnnotationAck: ack(uncordoning, v1alpha1.ReportDone), v1alpha1.AnnotationCordon: nil}, new(false)),
-		await(v1alpha1.StateIdle),
-	)
-}
-
-// inOrder calls the functions until one fails.
-func inOrder(steps ...func() error) error {
-	for _, step := range steps {
-		if err := step(); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// write writes labels and annotations of a Node, of which nil removes one, and whether it is cordoned, unless that is nil.
-func (p *players) write(ctx context.Context, node string, labels, annotations map[string]any, cordoned *bool) error {
-	patch := map[string]any{"metadata": map[string]any{"labels": labels, "annotations": annotations}}
-	if labels == nil {
-		patch["metadata"] = map[string]any{"annotations": annotations}
-	}
-	if cordoned != nil {
-		patch["spec"] = map[string]any{"unschedulable": *cordoned}
-	}
-	body, err := json.Marshal(patch)
-	if err == nil {
-		_, err = p.client.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, body, metav1.PatchOptions{})
-	}
-	return err
 }
 
 // await waits until the coordinator has moved the node to the state.
