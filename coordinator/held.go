@@ -27,10 +27,6 @@ const (
 	// heldSaved is for how long an unused allowance is saved. A round takes longer than heldPause
 	// if writes are slow, and what it may not write then would be lost.
 	heldSaved = time.Second
-	// heldSlice is for how long a round writes reasons although something has changed. It bounds
-	// the delay of a promotion. Without it, the leader of a large fleet with many turns would
-	// write four reasons between two decisions.
-	heldSlice = 50 * time.Millisecond
 	// handoverAfter is how long nodes are held with Handover before the leader writes
 	// that reason. Most handovers take seconds, and then the earlier reason still applies.
 	handoverAfter = 10 * time.Second
@@ -64,8 +60,9 @@ func (p *heldPace) allow(now time.Time, waiting int) int {
 func (p *heldPace) spend(n int) { p.left -= float64(n) }
 
 // writeHeldReasons writes reasons where they have changed, as many as the pace allows:
-// first on nodes in a turn, which users are likely to watch. A change that arrives
-// meanwhile goes first. left is the time until Handover is written, and atATime how many reasons
+// first on nodes in a turn, which users are likely to watch. If something changes
+// meanwhile, it writes no more than the reasons that are under way, so that a promotion does not
+// wait; each round writes some. left is the time until Handover is written, and atATime how many reasons
 // are written at the same time. It returns how soon it wants to continue.
 func (l *leader) writeHeldReasons(ctx context.Context, verdicts []rollout.Verdict, left time.Duration, atATime int) time.Duration {
 	var waiting [2][]*rollout.Verdict
@@ -95,7 +92,7 @@ func (l *leader) writeHeldReasons(ctx context.Context, verdicts []rollout.Verdic
 		if ctx.Err() != nil || l.answersMissing() {
 			return leadRound
 		}
-		if written > 0 && len(l.kick) > 0 && time.Since(began) >= heldSlice || !l.lock.fresh(l.RenewDeadline) {
+		if written > 0 && len(l.kick) > 0 || !l.lock.fresh(l.RenewDeadline) {
 			break
 		}
 		l.write(ctx, some)
