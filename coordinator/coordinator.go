@@ -97,7 +97,7 @@ const (
 )
 
 // QPS and Burst limit the requests of the coordinator's client, per second and at once. A
-// leader sends one write after the other, or four reasons, so the API server's answers pace
+// leader has at most four writes under way at the same time, so the API server's answers pace
 // them. The reasons in held can change on all nodes at once, so heldPace limits them to a sixtieth
 // of the fleet per second: 84 for five thousand nodes. QPS and Burst are higher than that,
 // so that a promotion never waits for them, but low enough to stop a runaway loop.

@@ -22,7 +22,8 @@ const (
 	heldSpread = time.Minute
 	// heldAtOnce is how many reasons are written without waiting.
 	heldAtOnce = 20
-	// heldPause is the shortest time between the beginnings of two rounds that only write reasons.
+	// heldPause is the shortest time between the beginnings of two rounds that only write reasons,
+	// if nothing changes.
 	heldPause = 250 * time.Millisecond
 	// heldSaved is for how long an unused allowance is saved. A round takes longer than heldPause
 	// if writes are slow, and what it may not write then would be lost.
@@ -62,7 +63,7 @@ func (p *heldPace) spend(n int) { p.left -= float64(n) }
 // writeHeldReasons writes reasons where they have changed, as many as the pace allows:
 // first on nodes in a turn, which users are likely to watch. If something changes
 // meanwhile, it writes no more than the reasons that are under way, so that a promotion does not
-// wait; each round writes some. left is the time until Handover is written, and atATime how many reasons
+// wait. Each round writes at least the first few, if the pace allows any. left is the time until Handover is written, and atATime how many reasons
 // are written at the same time. It returns how soon it wants to continue.
 func (l *leader) writeHeldReasons(ctx context.Context, verdicts []rollout.Verdict, left time.Duration, atATime int) time.Duration {
 	var waiting [2][]*rollout.Verdict

@@ -21,8 +21,9 @@ const (
 	// refusedFor is how long the leader writes nothing to a node after a refused write.
 	refusedFor = 30 * time.Second
 	// maxRest bounds the pause after a decision. The loop pauses for as long as the
-	// decision took. So a fleet that changes all the time costs at most half a CPU, and a
-	// promotion is delayed by maxRest at most.
+	// decision took, less the time for which it waited for answers to its writes. So a fleet
+	// that changes all the time costs at most half a CPU, and a promotion is delayed by
+	// maxRest at most.
 	maxRest = 100 * time.Millisecond
 	// blindTerms is for how many Lease durations a leader keeps its term without a view
 	// of the cluster.
@@ -171,7 +172,6 @@ func (l *leader) round(ctx context.Context) time.Duration {
 	l.events.reportPolicies(out.Figures.Policies, l.policies.Get)
 	decided := time.Now()
 	left := l.carryOut(ctx, out.Verdicts)
-	// The leader has rested while it waited for answers.
 	l.rest = min(decided.Sub(began), maxRest) - time.Since(decided)
 	next := min(leadRound, left, due, l.refusals())
 	if !out.Again.IsZero() {

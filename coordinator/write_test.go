@@ -209,6 +209,25 @@ func TestWritesAtATime(t *testing.T) {
 	}
 }
 
+// TestReasonsMakeWay checks that a leader writes no more reasons than those under way once something has changed.
+func TestReasonsMakeWay(t *testing.T) {
+	// During a handover, one reason is written at a time.
+	held := []rollout.Verdict{{Node: "a", Held: v1alpha1.ReasonBudget}, {Node: "b", Held: v1alpha1.ReasonBudget}, {Node: "c", Held: v1alpha1.ReasonHandover}}
+	for _, changed := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			l, api := newWriter(t)
+			want := []string{"a", "b"}
+			if changed {
+				l.wake()
+				want = want[:1]
+			}
+			if l.carryOutNow(t.Context(), held); !slices.Equal(api.written(), want) {
+				t.Errorf("changed %t: written to %q, expected %q", changed, api.written(), want)
+			}
+		})
+	}
+}
+
 // TestRefusedWrite checks that a leader leaves a node alone for a while after the API server has refused a write to it.
 func TestRefusedWrite(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

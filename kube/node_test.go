@@ -2,7 +2,6 @@ package kube
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"testing"
 
@@ -41,21 +40,10 @@ func TestAlike(t *testing.T) {
 		change func(*corev1.Node)
 		alike  bool
 	}{
-		"version":   {func(n *corev1.Node) { n.ResourceVersion = "11" }, true},
-		"images":    {func(n *corev1.Node) { n.Status.Images = []corev1.ContainerImage{{SizeBytes: 1}} }, true},
-		"another's": {func(n *corev1.Node) { n.Annotations = map[string]string{"example.org/agent": "news"} }, true},
-		"label":     {func(n *corev1.Node) { n.Labels["a"] = "b" }, false},
-		"no label":  {func(n *corev1.Node) { delete(n.Labels, "gone") }, false},
-		"held":      {func(n *corev1.Node) { n.Labels["lockkeeper.dev/held"] = "Budget" }, true},
-		"not held":  {func(n *corev1.Node) { delete(n.Labels, "lockkeeper.dev/held") }, true},
-		"held, and another": {func(n *corev1.Node) {
-			delete(n.Labels, "lockkeeper.dev/held")
-			n.Labels["a"] = "b"
-		}, false},
-		"held, in no state": {func(n *corev1.Node) {
-			delete(n.Labels, "lockkeeper.dev/held")
-			delete(n.Labels, "lockkeeper.dev/state")
-		}, false},
+		"version":    {func(n *corev1.Node) { n.ResourceVersion = "11" }, true},
+		"images":     {func(n *corev1.Node) { n.Status.Images = []corev1.ContainerImage{{SizeBytes: 1}} }, true},
+		"another's":  {func(n *corev1.Node) { n.Annotations = map[string]string{"example.org/agent": "news"} }, true},
+		"label":      {func(n *corev1.Node) { n.Labels["a"] = "b" }, false},
 		"annotation": {func(n *corev1.Node) { n.Annotations = map[string]string{"lockkeeper.dev/retry": "b"} }, false},
 		"hook":       {func(n *corev1.Node) { n.Annotations = map[string]string{"hook.lockkeeper.dev/a": "b"} }, false},
 		"cordon":     {func(n *corev1.Node) { n.Spec.Unschedulable = true }, false},
@@ -72,27 +60,44 @@ func TestAlike(t *testing.T) {
 		"UID":       {func(n *corev1.Node) { n.UID = "b" }, false},
 		"created":   {func(n *corev1.Node) { n.CreationTimestamp = metav1.Now() }, false},
 	} {
-		with := func(labels map[string]string) *corev1.Node {
-			n := node("n1", "a", "10")
-			n.Labels = labels
-			return n
-		}
-		labels := map[string]string{"lockkeeper.dev/state": "idle", "lockkeeper.dev/held": "Stopped", "gone": "a"}
-		was, _ := strip(with(maps.Clone(labels)))
-		next := with(labels)
+		was, _ := strip(node("n1", "a", "10"))
+		next := node("n1", "a", "10")
 		c.change(next)
-		if is, _ := strip(next); alike(was, is) != c.alike || alike(is, was) != c.alike {
+		if is, _ := strip(next); alike(was, is) != c.alike || sameDecision(was, is) != c.alike {
 			t.Errorf("a change of %s: alike is %t", what, !c.alike)
 		}
 	}
-	// Without a state, held is the record of why the node was released.
-	released := func(reason string) *corev1.Node {
-		n, _ := strip(node("n1", "a", "10"))
-		n.Labels = map[string]string{"lockkeeper.dev/held": reason}
-		return n
-	}
-	if alike(released("Detached"), released("Unmanaged")) {
-		t.Error("a change of held on a released node does not matter")
+}
+
+// TestSameDecision checks that a change of the label held alone is no reason for a leader to decide, unless it is the record of why a node
+// was released, and that `lockkeeper status --follow` shows it.
+func TestSameDecision(t *testing.T) {
+	const state, held = v1alpha1.LabelState, v1alpha1.LabelHeld
+	for what, c := range map[string]struct {
+		was, is map[string]string
+		same    bool
+	}{
+		"held":              {map[string]string{state: "idle"}, map[string]string{state: "idle", held: "Stopped"}, true},
+		"another reason":    {map[string]string{state: "idle", held: "Budget"}, map[string]string{state: "idle", held: "Stopped"}, true},
+		"and another label": {map[string]string{state: "idle", "a": "b"}, map[string]string{state: "idle", held: "Stopped"}, false},
+		"and the state":     {map[string]string{state: "idle", held: "Stopped"}, map[string]string{state: "paused"}, false},
+		"and no state":      {map[string]string{state: "idle"}, map[string]string{held: "Detached"}, false},
+		"released":          {map[string]string{held: "Unmanaged"}, map[string]string{held: "Detached"}, false},
+		"free":              {map[string]string{held: "Unmanaged"}, nil, false},
+	} {
+		with := func(labels map[string]string) *corev1.Node {
+			n := node("n1", "a", "10")
+			n.Labels = labels
+			n, _ = strip(n)
+			return n
+		}
+		was, is := with(c.was), with(c.is)
+		if sameDecision(was, is) != c.same || sameDecision(is, was) != c.same {
+			t.Errorf("%s: the same for a decision is %t", what, !c.same)
+		}
+		if alike(was, is) || was.Labels[held] != c.was[held] || is.Labels[held] != c.is[held] {
+			t.Errorf("%s: alike, or changed: %v, %v", what, was.Labels, is.Labels)
+		}
 	}
 }
 

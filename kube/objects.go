@@ -28,12 +28,22 @@ import (
 // NodeWatch holds Nodes by name, stripped to the parts that decisions use.
 type NodeWatch = Watch[*corev1.Node, *corev1.Node]
 
-// WatchNodes returns a Watch of all Nodes. rewound may be nil; for both callbacks see
-// [WatchOptions]. Changed is not called for a new version of a Node if the held parts are
-// the same, because kubelets write such statuses all the time.
+// WatchNodes returns a Watch of all Nodes for a leader; for both callbacks see
+// [WatchOptions]. changed is not called for a new version of a Node that is the same for a
+// decision: kubelets write such statuses all the time, and the leader itself may write the
+// label held to thousands of Nodes in a row. A policy that selects nodes by that label takes
+// effect at the leader's next decision.
 func WatchNodes(client API, changed, rewound func()) *NodeWatch {
 	return NewWatch(client.CoreV1().Nodes(), WatchOptions[*corev1.Node, *corev1.Node]{
-		Name: "nodes", Keep: strip, Same: alike, Changed: changed, Rewound: rewound,
+		Name: "nodes", Keep: strip, Same: sameDecision, Changed: changed, Rewound: rewound,
+	})
+}
+
+// FollowNodes is WatchNodes for a reader that shows the Nodes: changed is called for the label
+// held too.
+func FollowNodes(client API, changed func()) *NodeWatch {
+	return NewWatch(client.CoreV1().Nodes(), WatchOptions[*corev1.Node, *corev1.Node]{
+		Name: "nodes", Keep: strip, Same: alike, Changed: changed,
 	})
 }
 
@@ -62,27 +72,30 @@ func named(name string) string {
 	return fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()
 }
 
+// sameDecision reports whether two stripped versions of a Node are alike except for the label
+// held. No decision reads it on a node with a state; on another one it is the record of why the
+// node was released.
+func sameDecision(a, b *corev1.Node) bool {
+	if held := a.Labels[v1alpha1.LabelHeld]; held != b.Labels[v1alpha1.LabelHeld] && a.Labels[v1alpha1.LabelState] != "" {
+		same := *b
+		same.Labels = maps.Clone(b.Labels)
+		delete(same.Labels, v1alpha1.LabelHeld)
+		if held != "" {
+			same.Labels[v1alpha1.LabelHeld] = held
+		}
+		b = &same
+	}
+	return alike(a, b)
+}
+
 // alike reports whether two stripped versions of a Node differ only in their
-// resourceVersion, or in held on a node with a state: no decision reads that, and the leader
-// writes thousands of them in a row.
+// resourceVersion.
 func alike(a, b *corev1.Node) bool {
 	return a.UID == b.UID && a.CreationTimestamp.Equal(&b.CreationTimestamp) &&
 		a.Spec.Unschedulable == b.Spec.Unschedulable && a.Status.NodeInfo.BootID == b.Status.NodeInfo.BootID &&
 		slices.Equal(a.Status.Conditions, b.Status.Conditions) && slices.Equal(a.Status.VolumesAttached, b.Status.VolumesAttached) &&
-		sameLabels(a.Labels, b.Labels) && maps.Equal(a.Annotations, b.Annotations) && slices.EqualFunc(a.Spec.Taints, b.Spec.Taints, sameTaint) &&
+		maps.Equal(a.Labels, b.Labels) && maps.Equal(a.Annotations, b.Annotations) && slices.EqualFunc(a.Spec.Taints, b.Spec.Taints, sameTaint) &&
 		a.DeletionTimestamp.Equal(b.DeletionTimestamp) && slices.Equal(a.Finalizers, b.Finalizers)
-}
-
-func sameLabels(a, b map[string]string) bool {
-	if a[v1alpha1.LabelState] == "" || a[v1alpha1.LabelHeld] == b[v1alpha1.LabelHeld] {
-		return maps.Equal(a, b)
-	}
-	others := func(labels map[string]string) map[string]string {
-		labels = maps.Clone(labels)
-		delete(labels, v1alpha1.LabelHeld)
-		return labels
-	}
-	return maps.Equal(others(a), others(b))
 }
 
 func sameTaint(a, b corev1.Taint) bool {

@@ -35,7 +35,7 @@ func (s *Source) Follow(ctx context.Context, show func(r report.Report, away err
 		default:
 		}
 	}
-	nodes := kube.WatchNodes(s.Client, wake, nil)
+	nodes := kube.FollowNodes(s.Client, wake)
 	policies := s.WatchPolicies(wake)
 	lease := kube.WatchLease(s.Client, s.Namespace, s.LeaseName, wake, nil)
 	wg.Go(func() { nodes.Run(ctx) })
