@@ -38,6 +38,7 @@ func running(name string, ago time.Duration) turn.Node {
 // the nodes of policy canary have run it for a day.
 func TestEndsWithCanaries(t *testing.T) {
 	const day = 24 * time.Hour
+	version3 := []v1alpha1.Change{{Source: v1alpha1.SourceOSUpdate, Version: "3"}}
 	rest := func(name string) turn.Node { return in("rest", wanting(name)) }
 	canary := func(name string) turn.Node { return in("canary", wanting(name)) }
 	with := func(n turn.Node, edit func(*turn.Node)) turn.Node { edit(&n); return n }
@@ -62,6 +63,19 @@ func TestEndsWithCanaries(t *testing.T) {
 			plan: map[string]time.Duration{"c1": 0, "c2": 11 * time.Minute, "n1": day + 21*time.Minute, "n2": day + 32*time.Minute}},
 		{name: "a canary is in its turn", nodes: []turn.Node{rest("n1"), in("canary", with(turning("c1", 6*time.Minute), func(n *turn.Node) { n.Grant.Policy = "canary" }))},
 			after: day + 14*time.Minute, plan: map[string]time.Duration{"n1": day + 4*time.Minute}},
+		{name: "a canary is in its turn, and its grant alone says what for", nodes: []turn.Node{rest("n1"), in("canary", with(turning("c1", 6*time.Minute), func(n *turn.Node) {
+			n.Grant.Policy, n.Grant.Changes, n.Host.Changes = "canary", anUpdate, nil
+		}))}, after: day + 14*time.Minute, plan: map[string]time.Duration{"n1": day + 4*time.Minute}},
+		{name: "a canary is in a turn without a grant", nodes: []turn.Node{rest("n1"), in("canary", with(turning("c1", 6*time.Minute), func(n *turn.Node) { n.Grant = nil }))},
+			unknown: "waits for policy canary: c1 is held (InvalidGrant)", least: day},
+		{name: "the policy is paused", nodes: []turn.Node{rest("n1"), running("c1", time.Hour)}, edit: func(r, _ *policy.Policy) { r.Paused = true },
+			unknown: "the policy is paused", least: 23 * time.Hour},
+		{name: "a node that is held, or in its turn, waits for no canary", nodes: []turn.Node{rest("n1"), running("c1", time.Hour),
+			with(rest("n2"), func(n *turn.Node) { n.Host.Changes = version3 }), with(in("rest", turning("n3", time.Minute)), func(n *turn.Node) { n.Grant.Policy, n.Grant.Changes = "rest", version3 })},
+			held: map[string]v1alpha1.Reason{"n2": v1alpha1.ReasonPaused}, edit: func(r, _ *policy.Policy) {
+				r.Blackouts = []policy.Blackout{{From: noon.Add(time.Hour), To: noon.Add(3 * day), Name: "blackout x"}}
+			},
+			unknown: "blackout x begins before that", least: 23 * time.Hour, plan: map[string]time.Duration{"n1": 3 * day}},
 		// Its reboot, for any reason, begins its time again.
 		{name: "a canary that runs it wants another reboot", nodes: []turn.Node{rest("n1"), with(running("c1", time.Hour), func(n *turn.Node) {
 			n.Wants, n.Host.Drains, n.Host.Changes = v1alpha1.WantsReboot, true, []v1alpha1.Change{{Source: v1alpha1.SourceSentinel, Name: "/run/reboot-required"}}
@@ -106,6 +120,9 @@ func TestEndsWithCanaries(t *testing.T) {
 			fleet, all := Ends(s, &out, tc.held)
 			got := all["rest"]
 			want := End{Unknown: tc.unknown, Left: got.Left, Turn: got.Turn}
+			if tc.held["n2"] != "" { // the other nodes are canaries
+				want.Held = 1
+			}
 			if tc.after > 0 {
 				want.At = noon.Add(tc.after)
 			}

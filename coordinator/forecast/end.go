@@ -224,7 +224,7 @@ func (c *simulation) add(n *turn.Node, l *line, held v1alpha1.Reason) {
 	}
 	waitsForWindow := c.acrossWindows && held == v1alpha1.ReasonWindow && l.closed(c.now, false) != ""
 	released := transient[held] || waitsForWindow
-	if !inTurn && (released || l.shut != "") && len(l.After) > 0 {
+	if !inTurn && (released || l.shut != "") {
 		if g.version, g.stages = osUpdate(changes); g.stages {
 			if at := c.canaries.earliest(l, g.version); !at.IsZero() {
 				c.notBefore[n.Name], l.NotBefore = at, later(l.NotBefore, at)
