@@ -63,6 +63,10 @@ func TestRollout(t *testing.T) {
 		{name: "no window is long enough", node: wanting("n1"), change: window("22:00", 5*time.Minute), want: `{"allowed":1,"unavailable":0,"neverOpens":true}`},
 		{name: "turns are backed out at the end", node: wanting("n1"), change: func(p *policy.Policy, s *rollout.Snapshot) { window("11:30", time.Hour)(p, s); onClose(p, s) },
 			want: `{"allowed":1,"unavailable":0,"closes":"2026-11-21T12:30:00Z","onClose":"Cancel"}`},
+		{name: "a window is open until a blackout begins", node: wanting("n1"), change: func(p *policy.Policy, s *rollout.Snapshot) {
+			window("11:30", time.Hour)(p, s)
+			p.Blackouts = []policy.Blackout{{From: noon.Add(20 * time.Minute), To: noon.Add(time.Hour), Name: "blackout x"}}
+		}, want: `{"allowed":1,"unavailable":0,"closes":"2026-11-21T12:20:00Z","blackout":"blackout x","blackoutEnds":"2026-11-21T13:00:00Z"}`},
 		{name: "and there is no end", node: wanting("n1"), change: onClose, want: `{"allowed":1,"unavailable":0}`},
 		{name: "a request for now", node: requestNow, change: func(p *policy.Policy, s *rollout.Snapshot) { window("22:00", time.Hour)(p, s); gate(p, s) }, want: `{"allowed":1,"unavailable":0}`},
 		{name: "a gate", node: wanting("n1"), change: gate, want: `{"allowed":1,"unavailable":0,"gates":["alerts"]}`},
