@@ -342,6 +342,7 @@ func TestBlockLimit(t *testing.T) {
 		want *BlockLimit
 	}{
 		{"no limit", wanting("n1"), func(*v1alpha1.Terms) {}, &BlockLimit{Then: hold}},
+		{"no limit, and it has begun", blocked(hour, false), func(*v1alpha1.Terms) {}, &BlockLimit{Since: at(-hour), Then: hold}},
 		{"it has not begun", wanting("n1"), limit(2*hour, evict), &BlockLimit{Timeout: in2h, Then: evict}},
 		{"it has begun", blocked(hour, false), limit(2*hour, evict), &BlockLimit{Since: at(-hour), Timeout: in2h, Ends: at(hour), Then: evict}},
 		{"it is over, but the host does not say so", blocked(3*hour, false), limit(2*hour, evict), &BlockLimit{Since: at(-3 * hour), Timeout: in2h, Ends: at(-hour), Then: evict}},

@@ -292,7 +292,7 @@ func (s *subject) addDrain(now time.Time, pods []*corev1.Pod, budgets map[string
 	}
 	l := &BlockLimit{Timeout: terms.BlockTimeout, Then: cmp.Or(terms.OnBlockTimeout, v1alpha1.OnBlockTimeoutHold)}
 	s.own.BlockLimit = l
-	if h := s.Host; h != nil && s.HostReported() && !h.BlockedSince.IsZero() && !h.BlockedSince.After(now) {
+	if h := s.Host; s.HostReported() && !h.BlockedSince.IsZero() && !h.BlockedSince.After(now) {
 		l.Since = new(h.BlockedSince.UTC())
 		if l.Timeout.Duration > 0 {
 			l.Ends = new(l.Since.Add(l.Timeout.Duration))
