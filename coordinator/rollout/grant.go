@@ -71,10 +71,10 @@ func (d *decision) grant(foreign bool) {
 }
 
 // fullText says that the group's budget allows no more than the nodes that are unavailable, taken of them. It is the same
-// for all nodes that wait.
+// for all nodes that wait: once the budget is full, only nodes that are unavailable already are granted a turn.
 func (d *decision) fullText(g *group, taken int) string {
-	if g.full == "" || g.fullOf != taken {
-		g.full, g.fullOf = d.says(g, "%d unavailable, %d allowed%s", taken, g.Allowed, d.slotsText(g)), taken
+	if g.full == "" {
+		g.full = d.says(g, "%d unavailable, %d allowed%s", taken, g.Allowed, d.slotsText(g))
 	}
 	return g.full
 }

@@ -42,9 +42,8 @@ type group struct {
 	held   v1alpha1.Reason
 	detail string
 	takers string // see slotsText
-	// full is the text of [decision.fullText] for fullOf nodes.
-	full   string
-	fullOf int
+	// full is the text of [decision.fullText].
+	full string
 	// waitsFor holds the texts of [decision.waitsFor], by OS version.
 	waitsFor map[string]string
 	// shut is set if no window is open, or a blackout holds; valid if shutAsked is set.
