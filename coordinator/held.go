@@ -63,8 +63,9 @@ func (p *heldPace) spend(n int) { p.left -= float64(n) }
 // writeHeldReasons writes reasons where they have changed, as many as the pace allows:
 // first on nodes in a turn, which users are likely to watch. If something changes
 // meanwhile, it writes no more than the reasons that are under way, so that a promotion does not
-// wait. Each round writes at least the first few, if the pace allows any. left is the time until Handover is written, and atATime how many reasons
-// are written at the same time. It returns how soon it wants to continue.
+// wait. Each round writes at least the first few, if the pace allows any. left is the time until
+// Handover is written, and atATime how many reasons are written at the same time. It returns how
+// soon it wants to continue.
 func (l *leader) writeHeldReasons(ctx context.Context, verdicts []rollout.Verdict, left time.Duration, atATime int) time.Duration {
 	var waiting [2][]*rollout.Verdict
 	due := leadRound

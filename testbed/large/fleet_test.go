@@ -51,12 +51,15 @@ const (
 
 // fleet is an API server in memory with many Nodes, and what its one coordinator has written.
 type fleet struct {
-	t      *testing.T
-	server *apiserver.Server
-	nodes  int
-	admin  *kube.Client
-	host   Host
-	policy *v1alpha1.DisruptionPolicy
+	t       *testing.T
+	ctx     context.Context // of the coordinator and the hosts
+	cancel  context.CancelFunc
+	running sync.WaitGroup
+	server  *apiserver.Server
+	nodes   int
+	admin   *kube.Client
+	host    Host
+	policy  *v1alpha1.DisruptionPolicy
 
 	mu       sync.Mutex
 	states   map[v1alpha1.State]int
@@ -109,10 +112,9 @@ func TestLargeFleet(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "kubeconfig")
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, nodes)
-		ctx, cancel := context.WithCancel(t.Context())
-		defer time.Sleep(time.Minute) // what was under way ends
-		defer cancel()
-		f.coordinate(ctx, file)
+		defer f.running.Wait()
+		defer f.cancel()
+		f.coordinate(file)
 
 		// Four writes at a time take as long as the slowest of them, which is 1.8 medians on average. A round adopts 25 Nodes.
 		const four, slack = writeMedian * 18 / 10, 10 * time.Second
@@ -152,6 +154,7 @@ func TestLargeFleet(t *testing.T) {
 func newFleet(t *testing.T, nodes int) *fleet {
 	f := &fleet{t: t, server: apiserver.New(), nodes: nodes, states: map[v1alpha1.State]int{}, held: map[v1alpha1.Reason]int{},
 		playing: map[string]chan v1alpha1.State{}, said: map[string]time.Time{}}
+	f.ctx, f.cancel = context.WithCancel(t.Context())
 	f.admin = f.client(userAdmin)
 	_, err := f.admin.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.DefaultLeaseNamespace}}, metav1.CreateOptions{})
 	f.must(err)
@@ -216,13 +219,13 @@ func (f *fleet) must(err error) {
 	}
 }
 
-// coordinate runs the coordinator until ctx ends. file is the path of its kubeconfig.
-func (f *fleet) coordinate(ctx context.Context, file string) {
+// coordinate runs the coordinator until cancel. file is the path of its kubeconfig.
+func (f *fleet) coordinate(file string) {
 	kubeconfig := `{apiVersion: v1, kind: Config, current-context: c, clusters: [{name: c, cluster: {server: "https://api.invalid"}}],
 		users: [{name: c, user: {token: t}}], contexts: [{name: c, context: {cluster: c, user: c}}]}`
 	f.must(os.WriteFile(file, []byte(kubeconfig), 0o600))
 	way := &link{next: f.server.Client(userCoordinator), random: rand.New(rand.NewPCG(1, 2))}
-	go coordinator.Run(ctx, coordinator.Options{
+	o := coordinator.Options{
 		Version: "v1", NodeName: func() string { return "node-00000" },
 		LeaseNamespace: v1alpha1.DefaultLeaseNamespace, LeaseName: v1alpha1.DefaultLeaseName,
 		LeaseDuration: 30 * time.Second, RenewDeadline: 20 * time.Second, RetryPeriod: 5 * time.Second,
@@ -234,7 +237,8 @@ func (f *fleet) coordinate(ctx context.Context, file string) {
 		Decided: func(_ time.Duration, s *rollout.Snapshot, _ *rollout.Outcome) {
 			time.Sleep(time.Duration(len(s.Nodes)) * decideTime)
 		},
-	})
+	}
+	f.running.Go(func() { coordinator.Run(f.ctx, o) })
 }
 
 // wrote takes a write to the API server.
@@ -276,13 +280,13 @@ func (f *fleet) wrote(w apiserver.Write) {
 	case to.InTurn():
 		f.grants++
 		f.playing[w.Name] = make(chan v1alpha1.State, 10)
-		go f.play(turn.FromNode(is))
+		f.running.Go(func() { f.play(turn.FromNode(is)) })
 	}
 }
 
-// play plays a turn of a node. If the context is cancelled, the test has ended before the turn.
+// play plays a turn of a node, or until the test ends.
 func (f *fleet) play(n turn.Node) {
-	if err := f.host.Turn(f.t.Context(), n); err != nil && f.t.Context().Err() == nil {
+	if err := f.host.Turn(f.ctx, n); err != nil && f.ctx.Err() == nil {
 		f.t.Errorf("%s: %v", n.Name, err)
 	}
 	f.mu.Lock()
