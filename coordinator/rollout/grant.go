@@ -122,9 +122,9 @@ func (d *decision) eligible() []*place {
 		default:
 			if text := d.blockHold(n); text != "" {
 				e.hold(v1alpha1.ReasonDrainBlocked, text)
-				continue
+			} else {
+				places = append(places, d.place(e, i))
 			}
-			places = append(places, d.place(e, i))
 		}
 	}
 	queue := make([]*place, len(places))
