@@ -43,7 +43,16 @@ func TestQueue(t *testing.T) {
 		"for other changes": {"idle", func(_ *rollout.Snapshot, n1, _ *turn.Node) {
 			n1.Last, n1.Host.Changes = backedOut, []v1alpha1.Change{{Source: v1alpha1.SourceSentinel}}
 		}, "n1 n2"},
-		"and is to be tried":      {"idle", func(_ *rollout.Snapshot, n1, _ *turn.Node) { n1.Last, n1.Retry = backedOut, "t0" }, "n1 n2"},
+		"and is to be tried": {"idle", func(_ *rollout.Snapshot, n1, _ *turn.Node) { n1.Last, n1.Retry = backedOut, "t0" }, "n1 n2"},
+		"both were, and n1's policy comes first": {"idle label=pool:web policy=web;select=pool:web;priority=5", func(_ *rollout.Snapshot, n1, n2 *turn.Node) {
+			n1.Last, n2.Last, n1.Zone, n2.Zone = backedOut, backedOut, "b", "a"
+		}, "n1 n2"},
+		"n2 was, and n1 is the leader's": {"idle policy=web;select=pool:web", func(s *rollout.Snapshot, n1, n2 *turn.Node) {
+			s.Self, n2.Last, n1.Zone, n2.Zone = "n1", backedOut, "a", "b"
+		}, "n2 n1"},
+		"n2 is, and n1's policy only looks": {"idle label=pool:web policy=web;select=pool:web;observe=true", func(s *rollout.Snapshot, n1, n2 *turn.Node) {
+			s.Self, n1.Zone, n2.Zone = "n2", "a", "b"
+		}, "n2 n1"},
 		"n1's policy only looks":  {"idle label=pool:web policy=web;select=pool:web;observe=true", func(*rollout.Snapshot, *turn.Node, *turn.Node) {}, "n2 n1"},
 		"n2's policy comes first": {"idle n2.label=pool:web policy=web;select=pool:web;priority=5", func(*rollout.Snapshot, *turn.Node, *turn.Node) {}, "n2 n1"},
 		"n1's policy comes first": {"idle label=pool:web policy=web;select=pool:web;priority=5", func(_ *rollout.Snapshot, n1, n2 *turn.Node) { n1.Zone, n2.Zone = "b", "a" }, "n1 n2"},
