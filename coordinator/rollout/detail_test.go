@@ -156,6 +156,7 @@ func TestAgain(t *testing.T) {
 		"draining ack=draining/committed marked": 59 * time.Minute,
 		"draining ack=draining/committed marked frozen-for=9m":                              68 * time.Minute,
 		"draining ack=draining/committed marked paused":                                     0,
+		"rebooting ack=rebooting/committed marked paused frozen-since=30s":                  0,
 		"rebooting ack=rebooting/committed marked":                                          29 * time.Minute,
 		"applying ack=applying/committed grant.nodrain grant.wants=apply":                   14 * time.Minute,
 		"uncordoning ack=uncordoning/seen marked":                                           4 * time.Minute,
