@@ -20,10 +20,7 @@ const (
 	leadBound = 2 * time.Minute // how long the watchdog lets one round take
 	// refusedFor is how long the leader writes nothing to a node after a refused write.
 	refusedFor = 30 * time.Second
-	// maxRest bounds the pause after a decision. The loop pauses for as long as the
-	// decision took, less the time for which it waited for answers to its writes. So a fleet
-	// that changes all the time costs at most half a CPU, and a promotion is delayed by
-	// maxRest at most.
+	// maxRest is for how long the loop may decide without a pause, and the longest pause. See rests.
 	maxRest = 100 * time.Millisecond
 	// blindTerms is for how many Lease durations a leader keeps its term without a view
 	// of the cluster.
@@ -63,7 +60,8 @@ type leader struct {
 	events *events
 	facts  facts
 	pace   heldPace
-	rest   time.Duration // see maxRest
+	rests  rests
+	rest   time.Duration // the pause after the round
 	// stopped is since when the leader has seen the emergency stop; zero: there is none.
 	stopped time.Time
 	// handover is since when a node has been held with Handover; zero: no node is.
@@ -172,10 +170,26 @@ func (l *leader) round(ctx context.Context) time.Duration {
 	l.events.reportPolicies(out.Figures.Policies, l.policies.Get)
 	decided := time.Now()
 	left := l.carryOut(ctx, out.Verdicts)
-	l.rest = min(decided.Sub(began), maxRest) - time.Since(decided)
+	l.rest = l.rests.after(began, decided) - time.Since(decided)
 	next := min(leadRound, left, due, l.refusals())
 	if !out.Again.IsZero() {
 		next = min(next, max(time.Until(out.Again), 10*time.Millisecond))
 	}
 	return next
+}
+
+// rests makes the loop pause for as long as it decides. Whatever else it waits for, changes or answers to its writes,
+// counts as a pause, and maxRest is lent. So a fleet that changes all the time costs at most half a CPU, and in one
+// that changes a few times a second, a host that writes twice does not wait for a pause.
+type rests struct {
+	decided time.Time     // the end of the last decision
+	owed    time.Duration // the pause that it still had to make then
+}
+
+// after returns how long to pause after a decision, from its end on.
+func (r *rests) after(began, decided time.Time) time.Duration {
+	r.owed = max(r.owed-began.Sub(r.decided), 0) + decided.Sub(began)
+	r.owed = min(r.owed, 2*maxRest)
+	r.decided = decided
+	return r.owed - maxRest
 }
