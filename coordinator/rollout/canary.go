@@ -50,7 +50,7 @@ func (d *decision) waitsFor(g *group, version string) string {
 		of := d.named(after.Policy)
 		switch {
 		case of == nil:
-			return d.says(g, "%s", noCanary(after.Policy, of, 0))
+			return d.says(g, "%s", noCanary(after.Policy, of, false))
 		case version == "":
 			return d.says(g, "%s, but the host does not say which OS version is staged", text)
 		}
@@ -74,7 +74,7 @@ func (d *decision) waitsFor(g *group, version string) string {
 		text = fmt.Sprintf("%s: %d of %d nodes run %s", text, runs, all, v1alpha1.OneLine(version, shownVersion))
 		switch {
 		case all == 0:
-			return d.says(g, "%s", noCanary(after.Policy, of, all))
+			return d.says(g, "%s", noCanary(after.Policy, of, false))
 		case runs < all:
 			return d.says(g, "%s; %s", text, blocked)
 		case until.After(d.Now):
@@ -148,21 +148,21 @@ func Canaries(s Snapshot) (nodes map[string]Canary, never map[string]string) {
 	}
 	d := newDecision(&s)
 	nodes, never = map[string]Canary{}, map[string]string{}
-	counts := map[*group]int{}
+	some := map[*group]bool{}
 	awaited := d.awaited()
 	for i := range d.all {
 		if e := &d.all[i]; awaited[e.group] && !isOut(e.Node) {
 			c := d.canary(e.Node)
 			c.Policy = e.group.Name
 			nodes[e.Name] = c
-			counts[e.group]++
+			some[e.group] = true
 		}
 	}
 	for i := range d.groups {
 		g := &d.groups[i]
 		for _, after := range g.p.After {
 			of := d.named(after.Policy)
-			if why := cmp.Or(d.circle(g), noCanary(after.Policy, of, counts[of])); why != "" {
+			if why := cmp.Or(d.circle(g), noCanary(after.Policy, of, some[of])); why != "" {
 				never[g.Name] = cmp.Or(never[g.Name], why)
 			}
 		}
@@ -170,12 +170,13 @@ func Canaries(s Snapshot) (nodes map[string]Canary, never map[string]string) {
 	return nodes, never
 }
 
-// noCanary returns why there is no canary of the policy of that name, whose group is of, or "".
-func noCanary(name string, of *group, nodes int) string {
+// noCanary returns why there is no canary of the policy of that name, whose group is of, or "". some is whether the
+// policy decides about any node.
+func noCanary(name string, of *group, some bool) string {
 	switch {
 	case of == nil:
 		return "waits for policy " + name + ", which does not exist or only adds rules"
-	case nodes == 0:
+	case !some:
 		return "waits for policy " + name + ", which decides about no node"
 	}
 	return ""

@@ -2,6 +2,7 @@ package rollout_test
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -52,7 +53,8 @@ func (w twin) proven(n *turn.Node, p *policy.Policy) bool {
 		first, some := decides(a.Policy), false
 		for i := range w.Nodes {
 			c := &w.Nodes[i]
-			if first == nil || w.decides(c) != first || said(c.Managed, false) || c.Detached != nil || speaks(c) && !c.Host.Managed {
+			if first == nil || w.decides(c) != first || said(c.Managed, false) || c.Detached != nil || speaks(c) && !c.Host.Managed ||
+				c.State == "" && c.RawHost == "" && c.Managed == nil && c.Held == v1alpha1.ReasonUnmanaged { // its host said so, and was released
 				continue
 			}
 			some = true
@@ -143,6 +145,18 @@ func TestCanaries(t *testing.T) {
 			c3.State, c3.Wants, c3.Host, c3.RawHost, c3.Runs = "", "", nil, "", nil
 		},
 			all + "2 of 3 nodes run 4.2; c3 has not reported from its present boot"},
+		"taken out by its host's file, and gone": {func(_ *rollout.Snapshot, c3, _ *turn.Node) {
+			c3.State, c3.Wants, c3.Host, c3.RawHost, c3.Runs, c3.Held = "", "", nil, "", nil, v1alpha1.ReasonUnmanaged
+		}, ""},
+		"so, and an admin wants it": {func(_ *rollout.Snapshot, c3, _ *turn.Node) {
+			c3.State, c3.Wants, c3.Host, c3.RawHost, c3.Runs, c3.Held, c3.Managed = "", "", nil, "", nil, v1alpha1.ReasonUnmanaged, new(true)
+		}, all + "2 of 3 nodes run 4.2; c3 has not reported from its present boot"},
+		"so, and its host is back": {func(_ *rollout.Snapshot, c3, _ *turn.Node) {
+			c3.State, c3.Runs, c3.Held = "", nil, v1alpha1.ReasonUnmanaged
+		}, all + "2 of 3 nodes run 4.2; c3 has not reported from its present boot"},
+		"so, but for its state": {func(_ *rollout.Snapshot, c3, _ *turn.Node) {
+			c3.Wants, c3.Host, c3.RawHost, c3.Runs, c3.Held = "", nil, "", nil, v1alpha1.ReasonUnmanaged
+		}, all + "2 of 3 nodes run 4.2; c3 has not reported from its present boot"},
 		"failed":                    {func(_ *rollout.Snapshot, c3, _ *turn.Node) { c3.Last = failed }, all + "2 of 3 nodes run 4.2; c3 failed in its last turn"},
 		"failed, and cleared since": {func(_ *rollout.Snapshot, c3, _ *turn.Node) { c3.Last, c3.Retry = failed, "t0" }, all + "3 of 3 nodes run 4.2, the last since 09:00:00 UTC, until 2026-01-02 09:00:00 UTC"},
 		"in its turn": {func(_ *rollout.Snapshot, c3, _ *turn.Node) {
@@ -217,6 +231,32 @@ func TestCanaries(t *testing.T) {
 			checkOutcome(t, *s)
 			compare(t, *s)
 		})
+	}
+}
+
+// TestNoCanaryEver has why nodes wait in vain, by policy.
+func TestNoCanaryEver(t *testing.T) {
+	for name, c := range map[string]struct {
+		edit func(s *rollout.Snapshot)
+		want map[string]string
+	}{
+		"canaries":              {func(*rollout.Snapshot) {}, map[string]string{}},
+		"one that is not ready": {func(s *rollout.Snapshot) { s.Nodes = s.Nodes[2:]; s.Nodes[0].Ready = false }, map[string]string{}},
+		"no node":               {func(s *rollout.Snapshot) { s.Nodes = s.Nodes[3:] }, map[string]string{"rest": "waits for policy canary, which decides about no node"}},
+		"no policy": {func(s *rollout.Snapshot) { of(s, "rest").After[0].Policy = "gone" }, map[string]string{
+			"rest": "waits for policy gone, which does not exist or only adds rules"}},
+		"two reasons": {func(s *rollout.Snapshot) {
+			of(s, "rest").After = []policy.After{{Policy: "canary"}, {Policy: "gone"}, {Policy: "lost"}}
+		}, map[string]string{"rest": "waits for policy gone, which does not exist or only adds rules"}},
+		"each other": {func(s *rollout.Snapshot) { of(s, "canary").After = []policy.After{{Policy: "rest"}} }, map[string]string{
+			"rest":   "policies wait for each other: rest after canary after rest; remove one of these from rollout.after",
+			"canary": "policies wait for each other: canary after rest after canary; remove one of these from rollout.after"}},
+	} {
+		s := canaries()
+		c.edit(s)
+		if _, never := rollout.Canaries(*s); !maps.Equal(never, c.want) {
+			t.Errorf("%s: %q, expected %q", name, never, c.want)
+		}
 	}
 }
 
