@@ -271,6 +271,14 @@ func (h *Host) Staged() string {
 	return h.staged
 }
 
+// BusAddress returns the address of its system bus, or "" while the host is down. Each boot has another one.
+func (h *Host) BusAddress() string {
+	if b := h.current(); b != nil {
+		return b.theBus().address
+	}
+	return ""
+}
+
 // BootID returns the ID of the running boot, or "" while the host is down.
 func (h *Host) BootID() string {
 	if b := h.current(); b != nil {

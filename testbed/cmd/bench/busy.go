@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
@@ -56,6 +57,11 @@ func (b *bench) busy(ctx context.Context) error {
 		playing, stop := context.WithCancel(ctx)
 		defer p.running.Wait()
 		defer stop()
+		end, err := b.ask(playing, p)
+		if err != nil {
+			return err
+		}
+		defer end()
 		fmt.Printf("    %d nodes in a turn at once; this program plays their hosts, without the admission policies:\n", busyAtOnce)
 		rows := [][]string{{"fifty nodes in a turn", "of", "median", "p99", "bound", "to bound"}}
 		for _, l := range busyPaces {
@@ -92,24 +98,70 @@ func (b *bench) busyRows(l pace, from, to time.Time) ([][]string, error) {
 		return nil, err
 	}
 	delete(promotions, string(v1alpha1.StateDraining)) // grants wait for the budget
-	var took, writes []time.Duration
+	var took, writes, answered, answers []time.Duration
+	var asked time.Time
 	for _, d := range promotions {
 		took = append(took, d...)
 	}
 	for i := range all {
-		if r := &all[i]; ofCoordinators(r) && r.what() == "patch nodes" {
+		switch r := &all[i]; {
+		case r.ObjectRef == nil || r.what() != "patch nodes":
+		case ofCoordinators(r):
 			writes = append(writes, r.Done.Sub(r.Received))
+		case r.ObjectRef.Name == asking && r.UserAgent == peerAgent:
+			answered, answers = append(answered, r.Done.Sub(asked)), append(answers, r.Done.Sub(r.Received))
+		case r.ObjectRef.Name == asking:
+			asked = r.Done
 		}
 	}
-	if len(took) == 0 {
-		return nil, fmt.Errorf("no promotion in %d turns", l.turns)
+	if len(took) == 0 || len(answered) == 0 {
+		return nil, fmt.Errorf("%d promotions in %d turns, and %d answers of the peer", len(took), l.turns, len(answered))
 	}
-	beyond := percentile99(took) - percentile99(writes)
+	beyond, floor := percentile99(took)-percentile99(writes), percentile99(answered)-percentile99(answers)
 	return [][]string{
 		{fmt.Sprintf("%s: %d turns ended in %v", l.name, l.turns, to.Sub(from).Round(time.Second)), "", "", "", "", ""},
 		{"from a host's write to the promotion that it allows", fmt.Sprint(len(took)), millis(median(took)), millis(percentile99(took)), "", ""},
 		{"the API server's own time for a write of the coordinator", fmt.Sprint(len(writes)), millis(median(writes)), millis(percentile99(writes)), "", ""},
 		{"with " + l.name + ", what the coordinator adds to it", "", millis(median(took) - median(writes)), millis(beyond), millis(aimBusy), times(float64(beyond), float64(aimBusy))},
+		{"with " + l.name + ", what the peer adds to its own", fmt.Sprint(len(answered)), millis(median(answered) - median(answers)), millis(floor), millis(aimBusy), times(float64(floor), float64(aimBusy))},
+	}, nil
+}
+
+const (
+	asking    = "bench-asks" // a Node that no host has
+	askEvery  = 300 * time.Millisecond
+	peerAgent = "lockkeeper-bench-peer"
+)
+
+// ask has the peer, in the least that a controller does, answer a Node every 300 ms. end stops both.
+func (b *bench) ask(ctx context.Context, p *players) (end func(), err error) {
+	kubeconfig, err := b.cp.Kubeconfig("bench-peer", "system:masters")
+	if err != nil {
+		return nil, err
+	}
+	nodes := b.cp.Client().CoreV1().Nodes()
+	if _, err := nodes.Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: asking}}, metav1.CreateOptions{}); err != nil {
+		return nil, err
+	}
+	peer, err := b.launch(ctx, []string{b.peer, "--answer", kubeconfig, asking}, nil)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := peer.hear("READY=1"); err != nil {
+		return nil, fmt.Errorf("the peer: %w", err)
+	}
+	p.running.Go(func() {
+		for i := 0; pause(ctx, askEvery) == nil; i++ {
+			_, err := nodes.Patch(ctx, asking, types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"annotations":{"bench/ask":"%d"}}}`, i), metav1.PatchOptions{})
+			if err != nil && ctx.Err() == nil {
+				p.fail(fmt.Errorf("asking the peer: %w", err))
+				return
+			}
+		}
+	})
+	return func() {
+		peer.end()
+		_ = nodes.Delete(context.WithoutCancel(ctx), asking, metav1.DeleteOptions{})
 	}, nil
 }
 
@@ -141,6 +193,15 @@ func (p *players) set(l pace) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.pace, p.ended = l, 0
+}
+
+// fail ends the playing with the first error.
+func (p *players) fail(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.failed == nil {
+		p.failed = err
+	}
 }
 
 func (p *players) count() int {
@@ -195,11 +256,12 @@ func (p *players) play(ctx context.Context) (inTurn int, err error) {
 		p.running.Go(func() {
 			h := large.Host{Nodes: p.client.CoreV1().Nodes(), Stage: p.stage, Await: p.await}
 			err := h.Turn(ctx, n)
+			if err != nil && ctx.Err() == nil {
+				p.fail(fmt.Errorf("playing %s: %w", n.Name, err))
+			}
 			p.mu.Lock()
 			defer p.mu.Unlock()
-			if p.ended++; err != nil && p.failed == nil && ctx.Err() == nil {
-				p.failed = fmt.Errorf("playing %s: %w", n.Name, err)
-			}
+			p.ended++
 		})
 	}
 	return inTurn, p.failed

@@ -117,7 +117,8 @@ func (b *bench) idle(ctx context.Context) error {
 		RSS, of it anonymous (no file's pages), and Pss (/proc/PID/smaps_rollup; three hosts on this machine share the file's pages,
 		on a real host one process has them alone). Wake-ups are voluntary context switches, of which Go's runtime makes several for
 		each timer; CPU is schedstat's; both over all threads. Each process is compared with the peer in the
-		same part: one that follows its Node only, one that also holds a Lease, and one that stands by for it. The bound for RSS is %s.`, b.window, settle, mebibytes(bound)))
+		same part: one that follows its Node only, one that also holds a Lease, and one that stands by for it. The floor is the first of
+		these with all libraries of lockkeeper, and asks the update engine twice a minute, which is forced. The bound for RSS is %s.`, b.window, settle, mebibytes(bound)))
 	table(idleRows(roles, before, after))
 
 	all, err := b.requests(from, to)
@@ -152,12 +153,16 @@ func (b *bench) peers(ctx context.Context) (peers []role, end func(), err error)
 	if err != nil {
 		return nil, end, err
 	}
-	for i, part := range []string{"no candidate", "coordinates", "stands by"} { // the first candidate gets the Lease
-		args := []string{b.peer, kubeconfig, b.fleet.Hosts[i].Name()}
-		if part != "no candidate" {
+	for i, r := range []role{{name: "peer, no candidate"}, {name: "peer, coordinates"}, {name: "peer, stands by"}, {name: "floor, no candidate"}} {
+		host := b.fleet.Hosts[i%len(b.fleet.Hosts)]
+		args, env := []string{b.peer, kubeconfig, host.Name()}, []string(nil)
+		switch r.name {
+		case "peer, coordinates", "peer, stands by": // the first candidate gets the Lease
 			args = slices.Insert(args, 1, "--lease", "bench-peer")
+		case "floor, no candidate":
+			args[0], env = b.floor, []string{"DBUS_SYSTEM_BUS_ADDRESS=" + host.BusAddress()}
 		}
-		p, err := b.launch(ctx, args, nil)
+		p, err := b.launch(ctx, args, env)
 		if err != nil {
 			return nil, end, err
 		}
@@ -165,7 +170,8 @@ func (b *bench) peers(ctx context.Context) (peers []role, end func(), err error)
 		if _, err := p.hear("READY=1"); err != nil {
 			return nil, end, fmt.Errorf("the peer: %w", err)
 		}
-		peers = append(peers, role{name: "peer, " + part, pid: p.cmd.Process.Pid})
+		r.pid = p.cmd.Process.Pid
+		peers = append(peers, r)
 		if err := pause(ctx, tail); err != nil {
 			return nil, end, err
 		}
@@ -180,14 +186,18 @@ func idleRows(roles []role, before, after []usage) [][]string {
 		return perMinute(float64(after[i].switches-before[i].switches), before[i], after[i])
 	}
 	cpu := func(i int) float64 { return perMinute((after[i].cpu - before[i].cpu).Seconds(), before[i], after[i]) }
-	for i, r := range roles {
-		_, part, _ := strings.Cut(r.name, ", ")
-		peer := slices.IndexFunc(roles, func(r role) bool { return r.name == "peer, "+part })
+	row := func(name string, i, peer int) {
 		u := after[i]
-		rows = append(rows, []string{r.name, mebibytes(u.rss), times(float64(u.rss), bound), times(float64(u.rss), float64(after[peer].rss)),
+		rows = append(rows, []string{name, mebibytes(u.rss), times(float64(u.rss), bound), times(float64(u.rss), float64(after[peer].rss)),
 			mebibytes(u.anon), mebibytes(u.pss), fmt.Sprint(u.threads), fmt.Sprintf("%.0f", wakes(i)), times(wakes(i), wakes(peer)),
 			fmt.Sprintf("%.3f", cpu(i)), times(cpu(i), cpu(peer))})
 	}
+	named := func(name string) int { return slices.IndexFunc(roles, func(r role) bool { return r.name == name }) }
+	for i, r := range roles {
+		_, part, _ := strings.Cut(r.name, ", ")
+		row(r.name, i, named("peer, "+part))
+	}
+	row("host, no candidate, next to the floor", named("host, no candidate"), named("floor, no candidate"))
 	return rows
 }
 

@@ -152,6 +152,7 @@ type bench struct {
 	subject
 	dir    string // a temporary directory, removed at the end
 	peer   string // path of the peer
+	floor  string // path of the peer with the build tag host
 	window time.Duration
 	began  time.Time
 	audit  string   // the API server's audit log
@@ -180,10 +181,12 @@ func benchmark(ctx context.Context, s subject, window time.Duration, chosen []pa
 	if err := errors.Join(os.Mkdir(hosts, 0o755), os.Mkdir(audit, 0o700), os.Setenv("TMPDIR", hosts)); err != nil {
 		return err
 	}
-	b.peer = filepath.Join(b.dir, "peer")
+	b.peer, b.floor = filepath.Join(b.dir, "peer"), filepath.Join(b.dir, "floor")
 	b.audit = filepath.Join(audit, "audit.log")
-	if err := goCommand(ctx, ".", "build", "-trimpath", "-tags", "urfave_cli_no_docs", "-ldflags", "-s -w", "-o", b.peer, "./cmd/bench/peer"); err != nil {
-		return fmt.Errorf("building the peer: %w", err)
+	for path, tags := range map[string]string{b.peer: "urfave_cli_no_docs", b.floor: "urfave_cli_no_docs,host"} {
+		if err := goCommand(ctx, ".", "build", "-trimpath", "-tags", tags, "-ldflags", "-s -w", "-o", path, "./cmd/bench/peer"); err != nil {
+			return fmt.Errorf("building the peer: %w", err)
+		}
 	}
 	fmt.Printf("%s, %d CPUs, load %s. Ratios are to what was measured in this same run.\n", runtime.Version(), runtime.NumCPU(), load())
 

@@ -10,14 +10,14 @@ import (
 // sizes prints the size of the binary and the number of its modules.
 func (b *bench) sizes(ctx context.Context) error {
 	section("size", `Bytes of the file, static and stripped (-s -w), and the modules linked into it (go version -m).
-		The peer gets and follows one Node, with client-go's clients for Nodes and Leases, leaderelection and urfave/cli: the least
-		that a program of these libraries has. kubectl is the one of the control plane here.`)
+		The peer gets and follows one Node, with client-go's clients for Nodes and Leases, leaderelection and urfave/cli. The
+		floor is the peer with all libraries of lockkeeper: the least that a program of these has. kubectl is the one of the control plane here.`)
 	rows := [][]string{{"binary", "size", "to the peer", "modules"}}
 	base, err := os.Stat(b.peer)
 	if err != nil {
 		return err
 	}
-	for _, p := range []struct{ name, path string }{{"lockkeeper", b.binary}, {"peer", b.peer}, {"kubectl", b.bins.Kubectl}} {
+	for _, p := range []struct{ name, path string }{{"lockkeeper", b.binary}, {"peer", b.peer}, {"floor", b.floor}, {"kubectl", b.bins.Kubectl}} {
 		info, err := os.Stat(p.path)
 		if err != nil {
 			return err

@@ -1,6 +1,8 @@
 // Command peer is the program to which `make bench` compares lockkeeper: a minimal Go program of the same libraries. It
 // gets one Node, sends READY=1 to its service manager, and follows that Node until it is stopped. With --lease it also
-// stands for election, as a candidate of lockkeeper's does; that is linked in any case.
+// stands for election, as a candidate of lockkeeper's does; that is linked in any case. With --answer it follows all Nodes, and
+// answers each new value of the annotation bench/ask by one of bench/answer: the least that a controller does. With the build tag host, it also does what
+// every program does that watches a host's update engine, and is linked with all libraries of lockkeeper: host.go.
 //
 // The program knows nothing of lockkeeper. Usage: peer KUBECONFIG NODE.
 package main
@@ -19,6 +21,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
 	coordination "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	core "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
@@ -28,12 +31,18 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
+// asHost is what the build tag host adds, until ctx ends.
+var asHost func(ctx context.Context, config *rest.Config) error
+
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	app := &cli.App{
 		Name: "peer", Usage: "follow a Node", ArgsUsage: "KUBECONFIG NODE",
-		Flags:  []cli.Flag{&cli.StringFlag{Name: "lease", Usage: "stand for election by this Lease in kube-system"}},
+		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "lease", Usage: "stand for election by this Lease in kube-system"},
+			&cli.BoolFlag{Name: "answer", Usage: "follow all Nodes, and answer what asks"},
+		},
 		Action: run,
 	}
 	if err := app.RunContext(ctx, os.Args); err != nil && ctx.Err() == nil {
@@ -63,15 +72,44 @@ func run(c *cli.Context) error {
 	if err := ready(); err != nil {
 		return err
 	}
+	if asHost != nil {
+		go func() {
+			if err := asHost(ctx, config); err != nil && ctx.Err() == nil {
+				fmt.Fprintln(os.Stderr, "peer:", err)
+				os.Exit(1)
+			}
+		}()
+	}
 	if name := c.String("lease"); name != "" {
 		if err := elect(ctx, config, name, node); err != nil {
 			return err
 		}
 	}
-	only := fields.OneTermEqualSelector(metav1.ObjectNameField, node)
+	only, store := fields.OneTermEqualSelector(metav1.ObjectNameField, node), cache.NewStore(cache.MetaNamespaceKeyFunc)
+	if c.Bool("answer") {
+		only, store = fields.Everything(), &answerer{Store: store, nodes: client.Nodes(), ctx: ctx}
+	}
 	lw := cache.NewListWatchFromClient(client.RESTClient(), "nodes", metav1.NamespaceAll, only)
-	cache.NewReflector(lw, &corev1.Node{}, cache.NewStore(cache.MetaNamespaceKeyFunc), 0).RunWithContext(ctx)
+	cache.NewReflector(lw, &corev1.Node{}, store, 0).RunWithContext(ctx)
 	return ctx.Err()
+}
+
+// answerer is a store that answers what the Nodes in it ask.
+type answerer struct {
+	cache.Store
+	nodes core.NodeInterface
+	ctx   context.Context
+}
+
+func (a *answerer) Update(obj any) error {
+	n := obj.(*corev1.Node)
+	if ask := n.Annotations["bench/ask"]; ask != n.Annotations["bench/answer"] {
+		patch := fmt.Appendf(nil, `{"metadata":{"resourceVersion":%q,"annotations":{"bench/answer":%q}}}`, n.ResourceVersion, ask)
+		if _, err := a.nodes.Patch(a.ctx, n.Name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+			fmt.Fprintln(os.Stderr, "peer:", err)
+		}
+	}
+	return a.Store.Update(obj)
 }
 
 // elect stands for election in the background.
