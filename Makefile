@@ -31,7 +31,10 @@ PARTS ?=
 # A planted offender for `make demo`: OFFENDER=budget.
 OFFENDER ?=
 
-export GOFLAGS ?=
+# The tests, the checks, the tools and the product share what is compiled, also in another clone. Only the race detector needs cgo, and
+# has its own.
+export GOFLAGS := $(strip $(filter-out -trimpath,$(GOFLAGS)) -trimpath)
+export CGO_ENABLED := 0
 
 .PHONY: help
 help: ## Explain the targets
@@ -40,7 +43,7 @@ help: ## Explain the targets
 .PHONY: build
 build: ## Build bin/lockkeeper, one static binary
 	@mkdir -p bin
-	CGO_ENABLED=0 $(GO) build -trimpath -tags $(TAGS) -ldflags '$(LDFLAGS)' -o bin/lockkeeper .
+	$(GO) build -trimpath -tags $(TAGS) -ldflags '$(LDFLAGS)' -o bin/lockkeeper .
 
 .PHONY: demo
 demo: deps ## Roll an update through three hosts of a real control plane (OFFENDER=budget: see the referee object)
@@ -56,8 +59,9 @@ control-plane: ## Build the real control plane that tests and the demo run on, u
 test-parts: host-deps
 	@cd testbed && exec $(GO) run ./cmd/controlplane -build-only -real-hosts
 
-# `make lint` runs go vet. Without what debuggers need, the tests' binaries link faster. With -trimpath, another clone compiles nothing again.
-TEST = $(GO) test -trimpath -vet=off -ldflags '-s -w'
+# `make lint` runs go vet. Without what debuggers need, the tests' binaries link faster.
+TEST = $(GO) test -vet=off -ldflags '-s -w'
+RACE = CGO_ENABLED=1 $(TEST) -race
 
 # Real hosts take the longest, and mostly wait for boots, so they run next to everything else. The others begin after the quick checks.
 .PHONY: test
@@ -72,7 +76,6 @@ lint: ## Check the form: gofmt, go vet, staticcheck, go fix
 	@$(TOOL) staticcheck ./...
 	@fixes=$$($(GO) fix -diff ./... 2>&1) || true; test -z "$$fixes" || { echo "$$fixes"; exit 1; }
 	@cd testbed && $(GO) vet ./...
-	@# -trimpath: so are the binaries of a release built, from the same cache.
 	@cd testbed && $(TOOL) staticcheck ./...
 
 # The packages that share memory between goroutines; TestConcurrent checks the list. In the others the race detector would find
@@ -82,7 +85,7 @@ CONCURRENT = cli cli/agent cli/agent/metrics cli/agent/webserver cli/cluster coo
 
 .PHONY: test-unit
 test-unit: deps ## Run the product's own tests, with -race where there are goroutines
-	$(TEST) -race -timeout 15m $(CONCURRENT:%=./%)
+	$(RACE) -timeout 15m $(CONCURRENT:%=./%)
 	$(TEST) -timeout 15m $$($(GO) list ./... | grep -v $(patsubst %,-e '/%$$',$(CONCURRENT)))
 
 .PHONY: test-deps
@@ -114,12 +117,12 @@ SHARING = apiserver faultproxy membus memhost referee simhost
 test-packages:
 	cd testbed && LOCKKEEPER_SEED='$(SEED)' $(TEST) -timeout 30m -p 1 ./identity ./client \
 		$$($(GO) list ./... | grep -v $(patsubst %,-e '/%$$',$(PROCESSES) $(SHARING) identity client e2e explore virtual))
-	cd testbed && LOCKKEEPER_SEED='$(SEED)' $(TEST) -race -timeout 30m -p 1 $(SHARING:%=./%)
+	cd testbed && LOCKKEEPER_SEED='$(SEED)' $(RACE) -timeout 30m -p 1 $(SHARING:%=./%)
 
 .PHONY: test-explore
 test-explore:
 	cd testbed && LOCKKEEPER_SEED='$(SEED)' nice -n 19 $(TEST) -timeout 30m ./virtual ./explore
-	cd testbed && LOCKKEEPER_SEED='$(SEED)' LOCKKEEPER_RUNS=1 nice -n 19 $(TEST) -race -timeout 30m -run 'TestSeeds$$' ./virtual
+	cd testbed && LOCKKEEPER_SEED='$(SEED)' LOCKKEEPER_RUNS=1 CGO_ENABLED=1 nice -n 19 $(TEST) -race -timeout 30m -run 'TestSeeds$$' ./virtual
 
 .PHONY: e2e
 e2e: deps test-parts package-test-deps ## Install the packages on real hosts and roll them through updates and faults (root; prints LEFT OUT where it cannot)
@@ -134,12 +137,12 @@ soak: deps test-parts package-test-deps ## Run the full campaigns (SEED=…, ROU
 	LOCKKEEPER_SOAK=1 $(GO) test -timeout 2h -count 1 -run 'Invariants|RandomObservations|MinuteByMinute' ./coordinator/rollout ./node/step ./policy
 	cd testbed && LOCKKEEPER_SOAK=$(ROUNDS) $(GO) test -timeout 6h -count 1 -v -run 'Explore' ./explore
 	cd testbed && LOCKKEEPER_SOAK=$(FAULTS) LOCKKEEPER_SEED='$(SEED)' $(GO) test -timeout 24h -count 1 -v -run 'Seeds|Hostile' ./virtual
-	cd testbed && LOCKKEEPER_RUNS=20 $(GO) test -race -timeout 1h -count 1 -v -run 'Seeds|Hostile' ./virtual
+	cd testbed && LOCKKEEPER_RUNS=20 CGO_ENABLED=1 $(GO) test -race -timeout 1h -count 1 -v -run 'Seeds|Hostile' ./virtual
 	cd testbed && LOCKKEEPER_NODES=50000 $(GO) test -timeout 2h -count 1 -v ./large
 	cd testbed && LOCKKEEPER_SOAK=$(ROUNDS) LOCKKEEPER_SEED='$(SEED)' $(GO) test -timeout 12h -count 1 -v -run 'EveryClass|EveryWrite' ./faults
 	cd testbed && LOCKKEEPER_SOAK=$(ROUNDS) LOCKKEEPER_SEED='$(SEED)' LOCKKEEPER_JOBS=$(JOBS) $(GO) test -timeout 12h -count 1 -v -run Campaigns ./faults
 	cd testbed && LOCKKEEPER_SOAK=100 LOCKKEEPER_SEED='$(SEED)' $(GO) test -timeout 12h -count 1 -v -run 'Rounds|Aims|Mutants' ./faults
-	cd testbed && LOCKKEEPER_SOAK=$(ROUNDS) LOCKKEEPER_SEED='$(SEED)' $(GO) test -race -timeout 12h -count 1 -v ./client
+	cd testbed && LOCKKEEPER_SOAK=$(ROUNDS) LOCKKEEPER_SEED='$(SEED)' CGO_ENABLED=1 $(GO) test -race -timeout 12h -count 1 -v ./client
 	cd testbed && LOCKKEEPER_SOAK=1 $(GO) test -timeout 2h -count 1 -v ./turns ./rollout
 	cd testbed && LOCKKEEPER_SOAK=1 $(GO) test -timeout 1h -count 1 -v -run FullNodes ./identity
 	cd testbed && LOCKKEEPER_SOAK=1 $(GO) test -timeout 1h -count 1 -v -run ReproducibleInFull ./install

@@ -33,7 +33,7 @@ func BuildLockkeeper(ctx context.Context, log io.Writer) (string, error) {
 const RaceOptions = "halt_on_error=1 atexit_sleep_ms=0"
 
 // BuildLockkeeperRace is BuildLockkeeper with the race detector, which needs a C compiler. The binary logs a race and exits with status 66.
-// It is built without -trimpath, so that the build reuses the libraries in Go's cache from tests that were built with -race.
+// Its build reuses the libraries in Go's cache from the tests that `make test` builds with -race.
 func BuildLockkeeperRace(ctx context.Context, log io.Writer) (string, error) {
 	return raceBuild.get(ctx, log)
 }
@@ -89,7 +89,7 @@ func (m Mutation) overlay(src, dir string) (string, error) {
 
 var (
 	plainBuild = &onceBuild{env: []string{"CGO_ENABLED=0"}, flags: []string{"-trimpath"}}
-	raceBuild  = &onceBuild{env: []string{"CGO_ENABLED=1"}, flags: []string{"-race"}}
+	raceBuild  = &onceBuild{env: []string{"CGO_ENABLED=1"}, flags: []string{"-race", "-trimpath"}}
 )
 
 type onceBuild struct {
