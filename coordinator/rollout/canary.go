@@ -9,7 +9,6 @@ import (
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/node/turn"
-	"lockkeeper.dev/lockkeeper/policy"
 )
 
 // canaryHold returns why the node may not be granted a turn for the OS version that is
@@ -143,9 +142,6 @@ func (d *decision) canary(n *turn.Node) (c Canary) {
 // Canaries returns, by node, what the nodes run for which a policy waits (rollout.after), and by
 // policy why its nodes wait, independent of what those run. Decide holds nodes by the same rules.
 func Canaries(s Snapshot) (nodes map[string]Canary, never map[string]string) {
-	if !slices.ContainsFunc(s.Policies, func(p policy.Policy) bool { return len(p.After) > 0 }) {
-		return nil, nil
-	}
 	d := newDecision(&s)
 	nodes, never = map[string]Canary{}, map[string]string{}
 	some := map[*group]bool{}

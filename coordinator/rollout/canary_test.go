@@ -234,6 +234,30 @@ func TestCanaries(t *testing.T) {
 	}
 }
 
+// TestCanariesOfAPolicy has which nodes are canaries, and of which policy.
+func TestCanariesOfAPolicy(t *testing.T) {
+	for name, c := range map[string]struct {
+		edit func(s *rollout.Snapshot)
+		want map[string]string
+	}{
+		"all":                  {func(*rollout.Snapshot) {}, map[string]string{"c1": "canary", "c2": "canary", "c3": "canary"}},
+		"one is taken out":     {func(s *rollout.Snapshot) { s.Nodes[2].Managed = new(false) }, map[string]string{"c1": "canary", "c2": "canary"}},
+		"nothing waits":        {func(s *rollout.Snapshot) { of(s, "rest").After = nil }, map[string]string{}},
+		"they wait themselves": {func(s *rollout.Snapshot) { of(s, "canary").After = []policy.After{{Policy: "rest"}} }, map[string]string{"c1": "canary", "c2": "canary", "c3": "canary", "n1": "rest"}},
+	} {
+		s := canaries()
+		c.edit(s)
+		nodes, _ := rollout.Canaries(*s)
+		got := map[string]string{}
+		for name, canary := range nodes {
+			got[name] = canary.Policy
+		}
+		if !maps.Equal(got, c.want) {
+			t.Errorf("%s: %q, expected %q", name, got, c.want)
+		}
+	}
+}
+
 // TestNoCanaryEver has why nodes wait in vain, by policy.
 func TestNoCanaryEver(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -324,6 +348,13 @@ func TestRecordRuns(t *testing.T) {
 		if got != c.want {
 			t.Errorf("%s: %q, expected %q", name, got, c.want)
 		}
+	}
+	// One that waits keeps no other from being recorded.
+	two := canaries()
+	two.Nodes[0].Runs.BootID, two.Nodes[0].Runs.Since = "b1", atNoon.Add(-time.Second)
+	two.Nodes[2].Runs = nil
+	if out := rollout.Decide(*two); out.Verdicts[0].Move != nil || out.Verdicts[2].Move == nil || out.Verdicts[2].Move.Runs == nil {
+		t.Errorf("c1 is recorded: %+v; c3: %+v", out.Verdicts[0].Move, out.Verdicts[2].Move)
 	}
 	// The reason that holds the node stays.
 	s := canaries()
