@@ -20,8 +20,10 @@ const (
 	leadBound = 2 * time.Minute // how long the watchdog lets one round take
 	// refusedFor is how long the leader writes nothing to a node after a refused write.
 	refusedFor = 30 * time.Second
-	// maxRest is for how long the loop may decide without a pause, and the longest pause. See rests.
-	maxRest = 100 * time.Millisecond
+	// withoutPause is how much time the loop may spend on decisions before it pauses, and
+	// maxPause the longest pause. See pauser.
+	withoutPause = 100 * time.Millisecond
+	maxPause     = time.Second
 	// blindTerms is for how many Lease durations a leader keeps its term without a view
 	// of the cluster.
 	blindTerms = 3
@@ -60,8 +62,8 @@ type leader struct {
 	events *events
 	facts  facts
 	pace   heldPace
-	rests  rests
-	rest   time.Duration // the pause after the round
+	pauser pauser
+	pause  time.Duration // after the round; 0 or less: none
 	// stopped is since when the leader has seen the emergency stop; zero: there is none.
 	stopped time.Time
 	// handover is since when a node has been held with Handover; zero: no node is.
@@ -117,7 +119,7 @@ func (c *candidate) lead(ctx, elected context.Context, node string, lock *termLo
 			return
 		}
 		next := l.round(ctx)
-		if pause(ctx, l.rest) != nil {
+		if pause(ctx, l.pause) != nil {
 			return
 		}
 		t := time.NewTimer(next)
@@ -149,6 +151,7 @@ func (l *leader) wake() {
 // round decides once and carries out the verdicts. It returns how long to wait for the
 // next round if nothing changes.
 func (l *leader) round(ctx context.Context) time.Duration {
+	l.pause = 0
 	if !l.lock.fresh(l.RenewDeadline) {
 		return l.RetryPeriod // the elector renews the Lease, or ends the term
 	}
@@ -170,7 +173,7 @@ func (l *leader) round(ctx context.Context) time.Duration {
 	l.events.reportPolicies(out.Figures.Policies, l.policies.Get)
 	decided := time.Now()
 	left := l.carryOut(ctx, out.Verdicts)
-	l.rest = l.rests.after(began, decided) - time.Since(decided)
+	l.pause = l.pauser.after(began, decided) - time.Since(decided)
 	next := min(leadRound, left, due, l.refusals())
 	if !out.Again.IsZero() {
 		next = min(next, max(time.Until(out.Again), 10*time.Millisecond))
@@ -178,18 +181,20 @@ func (l *leader) round(ctx context.Context) time.Duration {
 	return next
 }
 
-// rests makes the loop pause for as long as it decides. Whatever else it waits for, changes or answers to its writes,
-// counts as a pause, and maxRest is lent. So a fleet that changes all the time costs at most half a CPU, and in one
-// that changes a few times a second, a host that writes twice does not wait for a pause.
-type rests struct {
-	decided time.Time     // the end of the last decision
-	owed    time.Duration // the pause that it still had to make then
+// pauser makes the loop pause for as long as its decisions take, so that a fleet that changes
+// all the time costs at most half a CPU. The first tenth of a second of decisions needs no
+// pause: if a host writes twice in a row, the second decision follows the first one at once.
+// The time for which the loop waits for something else, for changes or for answers to its
+// writes, counts as a pause. The zero value is ready to use.
+type pauser struct {
+	decided time.Time     // when the last decision ended
+	debt    time.Duration // how much longer the loop had decided than paused by then
 }
 
-// after returns how long to pause after a decision, from its end on.
-func (r *rests) after(began, decided time.Time) time.Duration {
-	r.owed = max(r.owed-began.Sub(r.decided), 0) + decided.Sub(began)
-	r.owed = min(r.owed, 2*maxRest)
-	r.decided = decided
-	return r.owed - maxRest
+// after returns how long to pause from the end of a decision on; 0 or less: not at all.
+func (p *pauser) after(began, decided time.Time) time.Duration {
+	p.debt = max(p.debt-began.Sub(p.decided), 0) + decided.Sub(began)
+	p.debt = min(p.debt, withoutPause+maxPause)
+	p.decided = decided
+	return p.debt - withoutPause
 }

@@ -91,12 +91,6 @@ func kindOf(m *rollout.Move) moveKind {
 	return bulk
 }
 
-// awaitsHost reports whether the move takes a turn from one state to the next in which it waits for its host. Nothing
-// else depends on such a move, and the host's next write wakes the loop.
-func awaitsHost(m *rollout.Move) bool {
-	return m.From != m.To && m.From.InTurn() && m.To.InTurn() && !m.To.HookStage()
-}
-
 func (l *leader) uncertainNow() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -186,8 +180,8 @@ func (l *leader) written(ctx context.Context, n *turn.Node, p kube.Patch, v *rol
 		l.logWrite(n, v, obj.Annotations[v1alpha1.AnnotationTurn])
 		l.events.reportWrite(n, v, obj.Annotations[v1alpha1.AnnotationTurn])
 		l.view.Overlay(obj)
-		if v.Move != nil && !awaitsHost(v.Move) {
-			l.wake() // verdicts on other nodes, or the next one on this node, may depend on it
+		if v.Move != nil {
+			l.wake() // verdicts on other nodes may depend on it
 		}
 	case kube.Conflict:
 		// The Node changed after the decision: the leader drops the decision.

@@ -209,34 +209,6 @@ func TestWritesAtATime(t *testing.T) {
 	}
 }
 
-// TestFollowUps has after which writes the leader decides again at once.
-func TestFollowUps(t *testing.T) {
-	moves := func(from, to v1alpha1.State) rollout.Verdict {
-		return rollout.Verdict{Node: "a", Move: &rollout.Move{From: from, To: to, On: turn.Progressed, Grant: &v1alpha1.Grant{Turn: "t1"}}}
-	}
-	for name, c := range map[string]struct {
-		verdict rollout.Verdict
-		again   bool
-	}{
-		"a grant":                  {grants("a"), true},
-		"the end of a turn":        {moves(v1alpha1.StateUncordoning, v1alpha1.StateIdle), true},
-		"to a hook stage":          {moves(v1alpha1.StateDraining, v1alpha1.StateBeforeReboot), true}, // which may have no hook left
-		"a turn is taken over":     {moves(v1alpha1.StateDraining, v1alpha1.StateDraining), true},
-		"a node is adopted":        {moves(v1alpha1.StateAbsent, v1alpha1.StateIdle), true},
-		"from a hook stage":        {moves(v1alpha1.StateBeforeReboot, v1alpha1.StateRebooting), false},
-		"from one state to a next": {promotes("a"), false},
-		"a reason":                 {rollout.Verdict{Node: "a", Held: v1alpha1.ReasonBudget}, false},
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			l, _ := newWriter(t)
-			l.carryOutNow(t.Context(), []rollout.Verdict{c.verdict})
-			if again := len(l.kick) > 0; again != c.again {
-				t.Errorf("%s: decides again at once: %t, expected %t", name, again, c.again)
-			}
-		})
-	}
-}
-
 // TestReasonsMakeWay checks that a leader writes no more reasons than those under way once something has changed.
 func TestReasonsMakeWay(t *testing.T) {
 	// During a handover, one reason is written at a time.
