@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -99,19 +100,26 @@ func (b *bench) busyRows(l pace, from, to time.Time) ([][]string, error) {
 	}
 	delete(promotions, string(v1alpha1.StateDraining)) // grants wait for the budget
 	var took, writes, answered, answers []time.Duration
-	var asked time.Time
+	asked := map[string]time.Time{}
 	for _, d := range promotions {
 		took = append(took, d...)
 	}
 	for i := range all {
 		switch r := &all[i]; {
-		case r.ObjectRef == nil || r.what() != "patch nodes":
+		case r.ObjectRef == nil || r.what() != "patch nodes" || r.ResponseStatus.Code != 200:
 		case ofCoordinators(r):
 			writes = append(writes, r.Done.Sub(r.Received))
-		case r.ObjectRef.Name == asking && r.UserAgent == peerAgent:
-			answered, answers = append(answered, r.Done.Sub(asked)), append(answers, r.Done.Sub(r.Received))
 		case r.ObjectRef.Name == asking:
-			asked = r.Done
+			var body nodePatch
+			if err := json.Unmarshal(r.RequestObject, &body); err != nil {
+				return nil, fmt.Errorf("reading a patch in the audit log: %w", err)
+			}
+			if ask := body.Metadata.Annotations["bench/ask"]; ask != nil {
+				asked[*ask] = r.Done
+			}
+			if answer := body.Metadata.Annotations["bench/answer"]; answer != nil && !asked[*answer].IsZero() {
+				answered, answers = append(answered, r.Done.Sub(asked[*answer])), append(answers, r.Done.Sub(r.Received))
+			}
 		}
 	}
 	if len(took) == 0 || len(answered) == 0 {
@@ -128,12 +136,11 @@ func (b *bench) busyRows(l pace, from, to time.Time) ([][]string, error) {
 }
 
 const (
-	asking    = "bench-asks" // a Node that no host has
-	askEvery  = 300 * time.Millisecond
-	peerAgent = "lockkeeper-bench-peer"
+	asking   = "bench-asks" // a Node that no host has
+	askEvery = 300 * time.Millisecond
 )
 
-// ask has the peer, in the least that a controller does, answer a Node every 300 ms. end stops both.
+// ask makes the peer answer a Node every 300 ms, which is the least that a controller does. end stops both, and deletes the Node.
 func (b *bench) ask(ctx context.Context, p *players) (end func(), err error) {
 	kubeconfig, err := b.cp.Kubeconfig("bench-peer", "system:masters")
 	if err != nil {
@@ -143,14 +150,26 @@ func (b *bench) ask(ctx context.Context, p *players) (end func(), err error) {
 	if _, err := nodes.Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: asking}}, metav1.CreateOptions{}); err != nil {
 		return nil, err
 	}
-	peer, err := b.launch(ctx, []string{b.peer, "--answer", kubeconfig, asking}, nil)
-	if err != nil {
+	ctx, stop := context.WithCancel(ctx)
+	var peer *child
+	var asks sync.WaitGroup
+	end = func() {
+		stop()
+		asks.Wait()
+		if peer != nil {
+			peer.end()
+		}
+		_ = nodes.Delete(context.WithoutCancel(ctx), asking, metav1.DeleteOptions{})
+	}
+	if peer, err = b.launch(ctx, []string{b.peer, "--answer", kubeconfig, asking}, nil); err != nil {
+		end()
 		return nil, err
 	}
 	if _, err := peer.hear("READY=1"); err != nil {
+		end()
 		return nil, fmt.Errorf("the peer: %w", err)
 	}
-	p.running.Go(func() {
+	asks.Go(func() {
 		for i := 0; pause(ctx, askEvery) == nil; i++ {
 			_, err := nodes.Patch(ctx, asking, types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"annotations":{"bench/ask":"%d"}}}`, i), metav1.PatchOptions{})
 			if err != nil && ctx.Err() == nil {
@@ -159,10 +178,7 @@ func (b *bench) ask(ctx context.Context, p *players) (end func(), err error) {
 			}
 		}
 	})
-	return func() {
-		peer.end()
-		_ = nodes.Delete(context.WithoutCancel(ctx), asking, metav1.DeleteOptions{})
-	}, nil
+	return end, nil
 }
 
 func percentile99(d []time.Duration) time.Duration {

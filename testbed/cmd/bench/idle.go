@@ -118,7 +118,7 @@ func (b *bench) idle(ctx context.Context) error {
 		on a real host one process has them alone). Wake-ups are voluntary context switches, of which Go's runtime makes several for
 		each timer; CPU is schedstat's; both over all threads. Each process is compared with the peer in the
 		same part: one that follows its Node only, one that also holds a Lease, and one that stands by for it. The floor is the first of
-		these with all libraries of lockkeeper, and asks the update engine twice a minute, which is forced. The bound for RSS is %s.`, b.window, settle, mebibytes(bound)))
+		these with all libraries of lockkeeper, and asks the update engine twice a minute, as every such program must. The bound for RSS is %s.`, b.window, settle, mebibytes(bound)))
 	table(idleRows(roles, before, after))
 
 	all, err := b.requests(from, to)
@@ -154,7 +154,7 @@ func (b *bench) peers(ctx context.Context) (peers []role, end func(), err error)
 		return nil, end, err
 	}
 	for i, r := range []role{{name: "peer, no candidate"}, {name: "peer, coordinates"}, {name: "peer, stands by"}, {name: "floor, no candidate"}} {
-		host := b.fleet.Hosts[i%len(b.fleet.Hosts)]
+		host := b.fleet.Hosts[min(i, 2)]
 		args, env := []string{b.peer, kubeconfig, host.Name()}, []string(nil)
 		switch r.name {
 		case "peer, coordinates", "peer, stands by": // the first candidate gets the Lease
@@ -197,7 +197,7 @@ func idleRows(roles []role, before, after []usage) [][]string {
 		_, part, _ := strings.Cut(r.name, ", ")
 		row(r.name, i, named("peer, "+part))
 	}
-	row("host, no candidate, next to the floor", named("host, no candidate"), named("floor, no candidate"))
+	row("host, no candidate (here, peer is the floor)", named("host, no candidate"), named("floor, no candidate"))
 	return rows
 }
 

@@ -9,6 +9,9 @@ import (
 
 	"github.com/BurntSushi/toml"
 	"github.com/coreos/go-systemd/v22/daemon"
+	systemd "github.com/coreos/go-systemd/v22/dbus"
+	"github.com/coreos/go-systemd/v22/journal"
+	"github.com/coreos/go-systemd/v22/login1"
 	"github.com/godbus/dbus/v5"
 	prometheus "github.com/prometheus/client_golang/api"
 	query "github.com/prometheus/client_golang/api/prometheus/v1"
@@ -19,6 +22,7 @@ import (
 	events "k8s.io/client-go/kubernetes/typed/events/v1"
 	policy "k8s.io/client-go/kubernetes/typed/policy/v1"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/pager"
 )
 
 // poll is how often the update engine is asked, as by lockkeeper without a configuration.
@@ -29,9 +33,9 @@ func init() { asHost = watchEngine }
 // keep holds what lockkeeper links and this program never calls.
 var keep []any
 
-// watchEngine does what no program on a host with an update engine is spared: it follows the engine's signal, asks for its status in
-// each interval, because a reset sends no signal, and feeds the service manager's watchdog. It also makes one of each of the clients
-// that lockkeeper needs.
+// watchEngine does what every program does that follows an update engine: it waits for the engine's signal, asks for its status in
+// each interval, because a reset sends no signal, and feeds the service manager's watchdog. It also links the other libraries of
+// lockkeeper.
 func watchEngine(ctx context.Context, config *rest.Config) error {
 	for _, link := range []func() (any, error){
 		func() (any, error) { return apps.NewForConfig(config) },
@@ -52,6 +56,7 @@ func watchEngine(ctx context.Context, config *rest.Config) error {
 		keep = append(keep, one)
 	}
 	http.Handle("/metrics", promhttp.Handler())
+	keep = append(keep, http.Serve, pager.New, systemd.NewWithContext, login1.New, journal.Send)
 
 	bus, err := dbus.ConnectSystemBus(dbus.WithContext(ctx))
 	if err != nil {

@@ -1,10 +1,10 @@
 // Command peer is the program to which `make bench` compares lockkeeper: a minimal Go program of the same libraries. It
 // gets one Node, sends READY=1 to its service manager, and follows that Node until it is stopped. With --lease it also
-// stands for election, as a candidate of lockkeeper's does; that is linked in any case. With --answer it follows all Nodes, and
-// answers each new value of the annotation bench/ask by one of bench/answer: the least that a controller does. With the build tag host, it also does what
-// every program does that watches a host's update engine, and is linked with all libraries of lockkeeper: host.go.
+// stands for election, as a candidate of lockkeeper's does; that is linked in any case. With --answer it follows all
+// Nodes, and when the annotation bench/ask of one changes, it writes bench/answer: the least that a controller does.
+// With the build tag host it also does what every program does that follows a host's update engine (host.go).
 //
-// The program knows nothing of lockkeeper. Usage: peer KUBECONFIG NODE.
+// The program knows nothing of lockkeeper. Usage: peer [--lease NAME] [--answer] KUBECONFIG NODE.
 package main
 
 import (
