@@ -32,8 +32,8 @@ PARTS ?=
 OFFENDER ?=
 
 # The tests, the checks, the tools and the product share what is compiled, also in another clone. Only the race detector needs cgo, and
-# has its own.
-export GOFLAGS := $(strip $(filter-out -trimpath,$(GOFLAGS)) -trimpath)
+# has its own. `go env` also has the GOFLAGS of `go env -w`, which any in the environment would hide.
+export GOFLAGS := $(strip $(filter-out -trimpath,$(shell $(GO) env GOFLAGS)) -trimpath)
 export CGO_ENABLED := 0
 
 .PHONY: help
@@ -43,7 +43,7 @@ help: ## Explain the targets
 .PHONY: build
 build: ## Build bin/lockkeeper, one static binary
 	@mkdir -p bin
-	$(GO) build -trimpath -tags $(TAGS) -ldflags '$(LDFLAGS)' -o bin/lockkeeper .
+	CGO_ENABLED=0 $(GO) build -trimpath -tags $(TAGS) -ldflags '$(LDFLAGS)' -o bin/lockkeeper .
 
 .PHONY: demo
 demo: deps ## Roll an update through three hosts of a real control plane (OFFENDER=budget: see the referee object)
@@ -75,8 +75,8 @@ lint: ## Check the form: gofmt, go vet, staticcheck, go fix
 	@$(GO) vet ./...
 	@$(TOOL) staticcheck ./...
 	@fixes=$$($(GO) fix -diff ./... 2>&1) || true; test -z "$$fixes" || { echo "$$fixes"; exit 1; }
-	@cd testbed && $(GO) vet ./...
-	@cd testbed && $(TOOL) staticcheck ./...
+	@cd testbed && $(GO) vet ./... && $(GO) vet -tags host ./cmd/bench/peer
+	@cd testbed && $(TOOL) staticcheck ./... && $(TOOL) staticcheck -tags host ./cmd/bench/peer
 
 # The packages that share memory between goroutines; TestConcurrent checks the list. In the others the race detector would find
 # nothing, and their tests would take several times as long.

@@ -87,7 +87,7 @@ func build(ctx context.Context, src, out string, args ...string) error {
 	cmd.Dir = src
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) } // it removes what it made
 	cmd.WaitDelay = 10 * time.Second
-	cmd.Env = append(os.Environ(), "SOURCE_DATE_EPOCH="+epoch, "GOFLAGS=-buildvcs=false", "GNUPGHOME="+keyring.dir)
+	cmd.Env = append(os.Environ(), "SOURCE_DATE_EPOCH="+epoch, "GOFLAGS=-buildvcs=false -trimpath", "GNUPGHOME="+keyring.dir)
 	if said, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("building the release: %w\n%s", err, said)
 	}

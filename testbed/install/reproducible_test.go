@@ -158,7 +158,7 @@ func buildElsewhere(t *testing.T, args ...string) string {
 	}
 	// The umask is the whole process's, so a shell sets it.
 	script := `umask 077; cd "$1"; out=$2; shift 2; exec go run ./packaging/build -release -url ` + publishedAt + ` -version 1.2.3 -out "$out" "$@"`
-	said := mustRun(t, "env", append([]string{"SOURCE_DATE_EPOCH=" + epoch, "TZ=Asia/Kathmandu", "LC_ALL=C", "GOFLAGS=-buildvcs=false", "TMPDIR=" + t.TempDir(),
+	said := mustRun(t, "env", append([]string{"SOURCE_DATE_EPOCH=" + epoch, "TZ=Asia/Kathmandu", "LC_ALL=C", "GOFLAGS=-buildvcs=false -trimpath", "TMPDIR=" + t.TempDir(),
 		"sh", "-ec", script, "sh", src, out}, args...)...)
 	if !strings.Contains(said, "NOT SIGNED") {
 		t.Errorf("without a key: %s", said)
