@@ -32,7 +32,7 @@ PARTS ?=
 OFFENDER ?=
 
 # The tests, the checks, the tools and the product share what is compiled, also in another clone. Only the race detector needs cgo, and
-# has its own. `go env` also has the GOFLAGS of `go env -w`, which any in the environment would hide.
+# has its own. GOFLAGS in the environment would hide those of `go env -w`, so they are read by `go env`.
 export GOFLAGS := $(strip $(filter-out -trimpath,$(shell $(GO) env GOFLAGS)) -trimpath)
 export CGO_ENABLED := 0
 

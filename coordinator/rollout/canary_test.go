@@ -145,16 +145,16 @@ func TestCanaries(t *testing.T) {
 			c3.State, c3.Wants, c3.Host, c3.RawHost, c3.Runs = "", "", nil, "", nil
 		},
 			all + "2 of 3 nodes run 4.2; c3 has not reported from its present boot"},
-		"taken out by its host's file, and gone": {func(_ *rollout.Snapshot, c3, _ *turn.Node) {
+		"its host's file took it out, and it was released": {func(_ *rollout.Snapshot, c3, _ *turn.Node) {
 			c3.State, c3.Wants, c3.Host, c3.RawHost, c3.Runs, c3.Held = "", "", nil, "", nil, v1alpha1.ReasonUnmanaged
 		}, ""},
-		"so, and an admin wants it": {func(_ *rollout.Snapshot, c3, _ *turn.Node) {
+		"the same, but an admin manages it": {func(_ *rollout.Snapshot, c3, _ *turn.Node) {
 			c3.State, c3.Wants, c3.Host, c3.RawHost, c3.Runs, c3.Held, c3.Managed = "", "", nil, "", nil, v1alpha1.ReasonUnmanaged, new(true)
 		}, all + "2 of 3 nodes run 4.2; c3 has not reported from its present boot"},
-		"so, and its host is back": {func(_ *rollout.Snapshot, c3, _ *turn.Node) {
+		"the same, but its host reports again": {func(_ *rollout.Snapshot, c3, _ *turn.Node) {
 			c3.State, c3.Runs, c3.Held = "", nil, v1alpha1.ReasonUnmanaged
 		}, all + "2 of 3 nodes run 4.2; c3 has not reported from its present boot"},
-		"so, but for its state": {func(_ *rollout.Snapshot, c3, _ *turn.Node) {
+		"the same, but idle": {func(_ *rollout.Snapshot, c3, _ *turn.Node) {
 			c3.Wants, c3.Host, c3.RawHost, c3.Runs, c3.Held = "", nil, "", nil, v1alpha1.ReasonUnmanaged
 		}, all + "2 of 3 nodes run 4.2; c3 has not reported from its present boot"},
 		"failed":                    {func(_ *rollout.Snapshot, c3, _ *turn.Node) { c3.Last = failed }, all + "2 of 3 nodes run 4.2; c3 failed in its last turn"},
@@ -234,16 +234,16 @@ func TestCanaries(t *testing.T) {
 	}
 }
 
-// TestCanariesOfAPolicy has which nodes are canaries, and of which policy.
+// TestCanariesOfAPolicy checks which nodes are canaries, and of which policy.
 func TestCanariesOfAPolicy(t *testing.T) {
 	for name, c := range map[string]struct {
 		edit func(s *rollout.Snapshot)
 		want map[string]string
 	}{
-		"all":                  {func(*rollout.Snapshot) {}, map[string]string{"c1": "canary", "c2": "canary", "c3": "canary"}},
-		"one is taken out":     {func(s *rollout.Snapshot) { s.Nodes[2].Managed = new(false) }, map[string]string{"c1": "canary", "c2": "canary"}},
-		"nothing waits":        {func(s *rollout.Snapshot) { of(s, "rest").After = nil }, map[string]string{}},
-		"they wait themselves": {func(s *rollout.Snapshot) { of(s, "canary").After = []policy.After{{Policy: "rest"}} }, map[string]string{"c1": "canary", "c2": "canary", "c3": "canary", "n1": "rest"}},
+		"all":                {func(*rollout.Snapshot) {}, map[string]string{"c1": "canary", "c2": "canary", "c3": "canary"}},
+		"one is taken out":   {func(s *rollout.Snapshot) { s.Nodes[2].Managed = new(false) }, map[string]string{"c1": "canary", "c2": "canary"}},
+		"no policy waits":    {func(s *rollout.Snapshot) { of(s, "rest").After = nil }, map[string]string{}},
+		"both policies wait": {func(s *rollout.Snapshot) { of(s, "canary").After = []policy.After{{Policy: "rest"}} }, map[string]string{"c1": "canary", "c2": "canary", "c3": "canary", "n1": "rest"}},
 	} {
 		s := canaries()
 		c.edit(s)
@@ -258,7 +258,7 @@ func TestCanariesOfAPolicy(t *testing.T) {
 	}
 }
 
-// TestNoCanaryEver has why nodes wait in vain, by policy.
+// TestNoCanaryEver checks which policies wait for canaries that do not exist, and what is said about it.
 func TestNoCanaryEver(t *testing.T) {
 	for name, c := range map[string]struct {
 		edit func(s *rollout.Snapshot)

@@ -118,7 +118,7 @@ func (b *bench) idle(ctx context.Context) error {
 		on a real host one process has them alone). Wake-ups are voluntary context switches, of which Go's runtime makes several for
 		each timer; CPU is schedstat's; both over all threads. Each process is compared with the peer in the
 		same part: one that follows its Node only, one that also holds a Lease, and one that stands by for it. The floor is the first of
-		these with all libraries of lockkeeper, and asks the update engine twice a minute, as every such program must. The bound for RSS is %s.`, b.window, settle, mebibytes(bound)))
+		these with the other libraries of lockkeeper; it asks the update engine twice a minute, as every such program must. The bound for RSS is %s.`, b.window, settle, mebibytes(bound)))
 	table(idleRows(roles, before, after))
 
 	all, err := b.requests(from, to)

@@ -11,7 +11,7 @@ import (
 func (b *bench) sizes(ctx context.Context) error {
 	section("size", `Bytes of the file, static and stripped (-s -w), and the modules linked into it (go version -m).
 		The peer gets and follows one Node, with client-go's clients for Nodes and Leases, leaderelection and urfave/cli. The
-		floor is the peer with all libraries of lockkeeper: the least that a program of these has. kubectl is the one of the control plane here.`)
+		floor is the peer with the other libraries of lockkeeper, of which it uses little. kubectl is the one of the control plane here.`)
 	rows := [][]string{{"binary", "size", "to the peer", "modules"}}
 	base, err := os.Stat(b.peer)
 	if err != nil {
