@@ -171,8 +171,8 @@ func newSimulation(s rollout.Snapshot, out *rollout.Outcome, held map[string]v1a
 	for _, slot := range out.Slots {
 		c.slots[slot.Node] = slot.Policies
 	}
-	place := make(map[string]int, len(out.Queue))
-	for i, name := range out.Queue {
+	place := map[string]int{}
+	for i, name := range out.Queue() {
 		place[name] = i + 1
 	}
 	nodes := make(map[string]*turn.Node, len(s.Nodes))

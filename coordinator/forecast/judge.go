@@ -71,12 +71,12 @@ func verdictOf(out *rollout.Outcome, name string) rollout.Verdict {
 // is about the node or its policy holds it in both cases. The slots run out from the front
 // of the queue to the back, so a Budget verdict also holds for all nodes behind that one.
 func (q *Question) alone(now, together *rollout.Outcome) map[string]rollout.Verdict {
-	waits := make(map[string]bool, len(now.Queue))
-	for _, name := range now.Queue {
+	waits := map[string]bool{}
+	for _, name := range now.Queue() {
 		waits[name] = true
 	}
 	ahead, before := map[string]int{}, 0 // how many nodes that wait already come before each node
-	for _, name := range together.Queue {
+	for _, name := range together.Queue() {
 		if ahead[name] = before; waits[name] {
 			before++
 		}
@@ -140,9 +140,8 @@ func (q *Question) queue(then rollout.Snapshot, out *rollout.Outcome) (at, notBe
 		then.Stopped = false
 		lifted = new(rollout.Decide(then))
 	}
-	names := lifted.Queue
 	ahead, place := map[string]int{}, map[string]int{}
-	for _, name := range names {
+	for _, name := range lifted.Queue() {
 		p := verdictOf(out, name).Policy
 		place[name] = ahead[p]
 		ahead[p]++

@@ -13,7 +13,7 @@ import (
 // decision is the state of one call of Decide.
 type decision struct {
 	*Snapshot
-	queue    []*place     // see Outcome.Queue
+	queue    []*place     // see Outcome.Queue, in any order
 	all      []entry      // by name
 	nodes    []*turn.Node // those of all, in its order
 	verdicts []Verdict    // likewise
@@ -66,11 +66,7 @@ func Decide(s Snapshot) Outcome {
 	d.recordRuns()
 
 	d.Figures.Policies = d.policyFigures()
-	out := Outcome{Again: d.again, Slots: d.slots(), Figures: d.Figures, Verdicts: d.verdicts}
-	for _, p := range d.queue {
-		out.Queue = append(out.Queue, p.Name)
-	}
-	return out
+	return Outcome{Again: d.again, Slots: d.slots(), Figures: d.Figures, Verdicts: d.verdicts, queue: d.queue}
 }
 
 // newDecision matches the nodes with their policies, and counts them.

@@ -33,6 +33,12 @@ func (d *decision) grant(foreign bool) {
 	for i := range d.groups {
 		taken[i] = d.groups[i].Unavailable
 	}
+	// Sorting takes long. If no slot is free, the order makes no difference: a node that is
+	// unavailable already needs no slot, and all others are held.
+	free := func(p *place) bool { return taken[p.group.rank] < p.group.Allowed }
+	if slices.ContainsFunc(d.queue, free) {
+		slices.SortFunc(d.queue, inOrder)
+	}
 	for _, p := range d.queue {
 		e, n, g := p.entry, p.Node, p.group
 		more := 1
@@ -100,7 +106,7 @@ func (d *decision) grantOne(n *turn.Node, g *group) bool {
 }
 
 // eligible returns the nodes that want something and that only their policies and the
-// budgets can hold, in the order of their turns. It holds the others.
+// budgets can hold. It holds the others.
 func (d *decision) eligible() []*place {
 	places := make([]place, 0, d.Wanting)
 	for i := range d.all {
@@ -131,7 +137,6 @@ func (d *decision) eligible() []*place {
 	for i := range places {
 		queue[i] = &places[i]
 	}
-	slices.SortFunc(queue, inOrder)
 	return queue
 }
 

@@ -198,8 +198,9 @@ func TestInvariants(t *testing.T) {
 			}
 		}
 		r.Shuffle(len(s.Nodes), func(i, j int) { s.Nodes[i], s.Nodes[j] = s.Nodes[j], s.Nodes[i] })
-		if again := rollout.Decide(s); !reflect.DeepEqual(out, again) {
-			t.Fatalf("another order, another outcome:\n%s\n%s", mustJSON(out), mustJSON(again))
+		again := rollout.Decide(s)
+		if !reflect.DeepEqual(parts(&out), parts(&again)) {
+			t.Fatalf("another order, another outcome:\n%s\n%s", mustJSON(parts(&out)), mustJSON(parts(&again)))
 		}
 		if t.Failed() {
 			return
@@ -287,4 +288,9 @@ func TestOnlyLooking(t *testing.T) {
 			}
 		}
 	}
+}
+
+// parts returns everything that an outcome says.
+func parts(o *rollout.Outcome) []any {
+	return []any{o.Verdicts, o.Again, o.Slots, o.Figures, o.Queue()}
 }

@@ -64,7 +64,8 @@ func TestQueue(t *testing.T) {
 		n2.Host, n2.Wants = &host, n1.Wants
 		s.Policies[0].Settle = 0
 		c.change(&s, n1, n2)
-		if got := strings.Join(rollout.Decide(s).Queue, " "); got != c.want {
+		out := rollout.Decide(s)
+		if got := strings.Join(out.Queue(), " "); got != c.want {
 			t.Errorf("%s: the queue is %q, expected %q", name, got, c.want)
 		}
 	}

@@ -1,6 +1,7 @@
 package rollout
 
 import (
+	"slices"
 	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
@@ -124,13 +125,22 @@ type Outcome struct {
 	// Again is when the next decision may differ although no Node changes; the zero time
 	// means never.
 	Again time.Time
-	// Queue holds the nodes that wait only because of their policies and the budgets, and
-	// those that are granted their turn now, in the order of their turns. It is empty
-	// under the emergency stop.
-	Queue []string
 	// Slots are the nodes that count as unavailable, by name.
 	Slots []Slot
 	Figures
+	queue []*place
+}
+
+// Queue returns the nodes that wait only because of their policies and the budgets, and
+// those that are granted their turn now, in the order of their turns. It is empty under the
+// emergency stop. Each call sorts them, which for a large fleet takes as long as a third of a
+// decision.
+func (o *Outcome) Queue() []string {
+	names := make([]string, 0, len(o.queue))
+	for _, p := range slices.SortedFunc(slices.Values(o.queue), inOrder) {
+		names = append(names, p.verdict.Node)
+	}
+	return names
 }
 
 // Figures are counts over the snapshot.
