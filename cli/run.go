@@ -54,6 +54,7 @@ func runCommand(c *urfave.Context) error {
 	defer signal.Stop(reloads)
 	limitRuntime()
 	return agent.Run(c.Context, cfg, agent.Options{
+		Leads:   limitProcs,
 		Version: c.App.Version, Load: load, Reload: reloads, Root: root, StateDir: stateDir(c), Lock: lock, Log: agent.NewLog(level), Level: level,
 	})
 }
@@ -63,17 +64,27 @@ const (
 	// gcPercent makes the heap grow by half between two collections, instead of doubling. A host allocates so little
 	// that it costs no CPU time that can be measured.
 	gcPercent = 50
-	// maxProcs is how many CPUs run Go code at once. One is enough: a decision about 5,000 Nodes takes milliseconds. With
-	// more, the runtime wakes more threads for each timer, and keeps memory for each CPU.
-	maxProcs = 1
+	// maxProcs is how many CPUs run Go code at once. With more, the runtime wakes more threads for each timer, and keeps
+	// memory for each CPU. maxLeaderProcs is the same for a leader. A decision about 5,000 Nodes takes ten milliseconds,
+	// and the answers to its writes and the changes of Nodes that arrive meanwhile must not wait for it.
+	maxProcs, maxLeaderProcs = 1, 2
 )
 
-// limitRuntime applies them to this process.
+// limitRuntime applies them to this process, which does not lead yet.
 func limitRuntime() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	}
+	limitProcs(false)
+}
+
+// limitProcs limits how many CPUs run Go code at once.
+func limitProcs(leads bool) {
+	procs := maxProcs
+	if leads {
+		procs = min(maxLeaderProcs, runtime.NumCPU())
+	}
 	if os.Getenv("GOMAXPROCS") == "" {
-		runtime.GOMAXPROCS(maxProcs)
+		runtime.GOMAXPROCS(procs)
 	}
 }

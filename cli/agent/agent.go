@@ -47,6 +47,9 @@ type Options struct {
 	// Log is the process's log, and Level its level, which a reload changes.
 	Log   *slog.Logger
 	Level *slog.LevelVar
+	// Leads, unless it is nil, is told whether this host coordinates, each time that its role changes,
+	// so that the process can adapt to its load. It must not block.
+	Leads func(leads bool)
 
 	// Bus is the message bus of the host's services; nil is the system bus.
 	Bus *systemd.Bus
@@ -267,6 +270,9 @@ func campaign(ctx context.Context, shutdown *shutdown, cfg *config.Config, o Opt
 	defer following.Wait()
 	following.Go(func() { r.coordinatorCredential.Run(ctx) })
 	report := func(s coordinator.Status) {
+		if o.Leads != nil {
+			o.Leads(s.Leader)
+		}
 		m.RoleChanged(s)
 		r.setRole(s)
 	}

@@ -106,7 +106,7 @@ func (m *Machine) startLocked() {
 	}
 	cfg, _, err := load()
 	m.f.must(err)
-	level := new(slog.LevelVar)
+	level, leads := new(slog.LevelVar), false
 	a.ctx, a.cancel = context.WithCancel(context.Background())
 	m.agents = append(m.agents, a)
 	o := agent.Options{
@@ -115,11 +115,21 @@ func (m *Machine) startLocked() {
 		Bus:       &systemd.Bus{Dial: a.dial},
 		Transport: a.transport,
 		FleetLock: a.serve,
+		Leads: func(now bool) {
+			if leads = now; leads {
+				m.f.led.Store(true)
+			}
+		},
 	}
 	go func() {
 		defer close(a.done)
-		if err := agent.Run(a.ctx, cfg, o); err != nil && !a.killed() {
+		err := agent.Run(a.ctx, cfg, o)
+		switch {
+		case a.killed():
+		case err != nil:
 			m.f.problem("%s: lockkeeper exited: %v", m.name, err)
+		case leads:
+			m.f.problem("%s: lockkeeper exited, and was not told that it leads no more", m.name)
 		}
 	}()
 }

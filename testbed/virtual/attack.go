@@ -93,6 +93,9 @@ func (f *Fleet) finish(seed uint64) string {
 	if why := f.Arrive(within); why != "" {
 		return "Progress: " + why
 	}
+	if !f.led.Load() {
+		return "no process was told that it leads"
+	}
 	if a := f.attacks(); len(a.Liars) == 0 && !a.Thief {
 		return f.Excluded()
 	}
