@@ -58,6 +58,11 @@ func FromNode(n *corev1.Node) Node {
 			f.Ready, f.ReadySince = c.Status == corev1.ConditionTrue, c.LastTransitionTime.Time
 		}
 	}
+	if f.HostReported() {
+		// A leader of thousands of Nodes compares these in each decision. Equal strings in the same
+		// memory are compared without reading it.
+		f.Host.NodeUID, f.Host.BootID = f.UID, f.BootID
+	}
 	return f
 }
 
