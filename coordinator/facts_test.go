@@ -24,7 +24,7 @@ func TestFacts(t *testing.T) {
 	changed, again := node("b", v1alpha1.StateDraining), node("a", v1alpha1.StatePaused)
 	var f facts
 	for i, nodes := range [][]*corev1.Node{
-		{}, {a, b}, {b, a}, {a, changed}, {c, changed, a}, {c}, {c, again}, {b, again}, {},
+		{}, {a, b}, {a, b}, {a, changed}, {a, changed, c}, {c}, {again, c}, {again, b}, {},
 	} {
 		var want []turn.Node
 		for _, n := range nodes {
@@ -46,7 +46,7 @@ func BenchmarkFacts(b *testing.B) {
 	var nodes []*corev1.Node
 	for i := range 5000 {
 		nodes = append(nodes, &corev1.Node{ObjectMeta: metav1.ObjectMeta{
-			Name:        fmt.Sprint("node-", i),
+			Name:        fmt.Sprintf("node-%04d", i),
 			Labels:      map[string]string{v1alpha1.LabelState: string(v1alpha1.StateIdle), v1alpha1.LabelWants: string(v1alpha1.WantsNothing)},
 			Annotations: map[string]string{v1alpha1.AnnotationHost: v1alpha1.FormatRecord(v1alpha1.Host{Protocol: v1alpha1.Protocol, Managed: true})},
 		}})

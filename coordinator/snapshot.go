@@ -1,7 +1,6 @@
 package coordinator
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -142,34 +141,28 @@ func stopOf(lease *coordinationv1.Lease) (stop struct {
 }
 
 // facts caches what turn.FromNode returns for each version of a Node, in the order of their names.
-// In a fleet of five thousand, Nodes change many times a second. Without the cache, parsing and
-// sorting all Nodes each time would be most of a leader's work.
+// In a fleet of five thousand, Nodes change many times a second. Without the cache, parsing all
+// Nodes each time would be most of a leader's work.
 type facts struct {
-	at   map[string]int // the index in the slices, by name
 	from []*corev1.Node // from the view; shared and never changed
 	all  []turn.Node
+	at   map[string]int // the index in the slices, by name
 }
 
-// of returns the facts of the Nodes, in the order of their names, and drops all others from the
-// cache. The next call overwrites the result. The caller must not change it, nor the records that
-// it points to.
+// of returns the facts of the Nodes, which are in the order of their names, and drops all others
+// from the cache. The next call overwrites the result. The caller must not change it, nor the
+// records that it points to.
 func (f *facts) of(nodes []*corev1.Node) []turn.Node {
-	if !f.hasAll(nodes) {
-		old := *f
-		*f = facts{at: make(map[string]int, len(nodes)), all: make([]turn.Node, len(nodes))}
-		f.from = slices.SortedFunc(slices.Values(nodes), func(a, b *corev1.Node) int { return cmp.Compare(a.Name, b.Name) })
-		for i, n := range f.from {
-			f.at[n.Name] = i
-			if was, known := old.at[n.Name]; known && old.from[was] == n {
-				f.all[i] = old.all[was]
-			} else {
-				f.all[i] = turn.FromNode(n)
-			}
-		}
+	if len(nodes) != len(f.from) {
+		return f.rebuild(nodes)
 	}
-	for _, n := range nodes {
-		if i := f.at[n.Name]; f.from[i] != n {
+	for i, n := range nodes {
+		switch was := f.from[i]; {
+		case was == n:
+		case was.Name == n.Name:
 			f.from[i], f.all[i] = n, turn.FromNode(n)
+		default:
+			return f.rebuild(nodes)
 		}
 	}
 	return f.all
@@ -183,12 +176,19 @@ func (f *facts) node(name string) *turn.Node {
 	return nil
 }
 
-// hasAll reports whether the cache has these Nodes, in whichever version, and no others.
-func (f *facts) hasAll(nodes []*corev1.Node) bool {
-	return len(nodes) == len(f.all) && !slices.ContainsFunc(nodes, func(n *corev1.Node) bool {
-		_, known := f.at[n.Name]
-		return !known
-	})
+// rebuild is of if there are other Nodes than before.
+func (f *facts) rebuild(nodes []*corev1.Node) []turn.Node {
+	old := *f
+	*f = facts{from: slices.Clone(nodes), all: make([]turn.Node, len(nodes)), at: make(map[string]int, len(nodes))}
+	for i, n := range nodes {
+		f.at[n.Name] = i
+		if was, known := old.at[n.Name]; known && old.from[was] == n {
+			f.all[i] = old.all[was]
+		} else {
+			f.all[i] = turn.FromNode(n)
+		}
+	}
+	return f.all
 }
 
 // awaitedGates returns the gates that nodes wait for: those of each policy with a node that

@@ -3,6 +3,7 @@ package kube
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/resourceversion"
@@ -45,7 +46,7 @@ func (w *Watch[O, T]) Get(key string) T {
 	return w.held[key].value
 }
 
-// All returns the held values of all objects, in no order.
+// All returns the held values of all objects, in the order of their keys.
 func (w *Watch[O, T]) All() []T {
 	all, _, _ := w.Snapshot()
 	return all
@@ -56,11 +57,32 @@ func (w *Watch[O, T]) All() []T {
 func (w *Watch[O, T]) Snapshot() (all []T, listed bool, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	all = make([]T, 0, len(w.held))
-	for _, e := range w.held {
-		all = append(all, e.value)
+	if w.sorted == nil {
+		w.sorted = make([]T, 0, len(w.held))
+		for _, key := range slices.Sorted(maps.Keys(w.held)) {
+			e := w.held[key]
+			e.at, w.sorted = len(w.sorted), append(w.sorted, e.value)
+			w.held[key] = e
+		}
 	}
-	return all, w.listed, w.err
+	return slices.Clone(w.sorted), w.listed, w.err
+}
+
+// hold holds a value. The caller holds mu.
+func (w *Watch[O, T]) hold(key string, e entry[T]) {
+	old, known := w.held[key]
+	if e.at = old.at; !known {
+		w.sorted = nil
+	} else if w.sorted != nil {
+		w.sorted[e.at] = e.value
+	}
+	w.held[key] = e
+}
+
+// drop holds no value with that key any more. The caller holds mu.
+func (w *Watch[O, T]) drop(key string) {
+	delete(w.held, key)
+	w.sorted = nil
 }
 
 // Overlay stores an object that a write or a read of this process returned, unless a newer
@@ -78,7 +100,7 @@ func (w *Watch[O, T]) Forget(key, version string) {
 	old, known := w.held[key]
 	gone := known && !surelyNewer(old.version, version)
 	if gone {
-		delete(w.held, key)
+		w.drop(key)
 	}
 	w.mu.Unlock()
 	if gone {
@@ -108,9 +130,9 @@ func (w *Watch[O, T]) put(obj O, watched bool) (news, matters bool) {
 	}
 	w.saw(version)
 	if keep {
-		w.held[key] = entry[T]{obj.GetUID(), version, value}
+		w.hold(key, entry[T]{uid: obj.GetUID(), version: version, value: value})
 	} else {
-		delete(w.held, key)
+		w.drop(key)
 	}
 	return true, (known || keep) && !(known && keep && w.same(old.value, value))
 }
@@ -167,7 +189,7 @@ func (s store[O, T]) Delete(obj any) error {
 	old, known := w.held[key]
 	gone := known && old.uid == o.GetUID() // another UID is a later object with the same key
 	if gone {
-		delete(w.held, key)
+		w.drop(key)
 	}
 	w.saw(o.GetResourceVersion())
 	w.mu.Unlock()
@@ -192,7 +214,7 @@ func (s store[O, T]) Replace(objs []any, at string) error {
 			return err
 		}
 		if value, keep := s.w.opts.Keep(o); keep {
-			held[keyOf(o)] = entry[T]{o.GetUID(), o.GetResourceVersion(), value}
+			held[keyOf(o)] = entry[T]{uid: o.GetUID(), version: o.GetResourceVersion(), value: value}
 		}
 	}
 	w := s.w
@@ -214,6 +236,7 @@ func (s store[O, T]) Replace(objs []any, at string) error {
 	}
 	matters := !w.listed || w.err != nil || !maps.EqualFunc(held, w.held, func(is, was entry[T]) bool { return w.same(was.value, is.value) })
 	w.held, w.listed, w.err, w.current, w.fresh = held, true, nil, w.askedAt, true
+	w.sorted = nil
 	w.mu.Unlock()
 	if rewound {
 		w.opts.Rewound()

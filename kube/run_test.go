@@ -505,8 +505,8 @@ func TestNotServed(t *testing.T) {
 		s.answer(nil)
 		s.write("n1", "a", false)
 		time.Sleep(time.Minute)
-		if v.Get("n1") == nil || v.Err() != nil || notified.Load() != 2 {
-			t.Errorf("n1 %v, %v, notified %d times", v.Get("n1"), v.Err(), notified.Load())
+		if v.Get("n1") == nil || len(v.All()) != 1 || v.Err() != nil || notified.Load() != 2 {
+			t.Errorf("n1 %v, %d nodes, %v, notified %d times", v.Get("n1"), len(v.All()), v.Err(), notified.Load())
 		}
 		s.answer(func(context.Context, string) error { return none })
 		s.endWatches()

@@ -89,6 +89,7 @@ type Watch[O Object, T any] struct {
 
 	mu     sync.Mutex
 	held   map[string]entry[T]
+	sorted []T    // the held values, in the order of their keys; nil if that has changed
 	newest string // the newest resourceVersion that was seen of this kind
 	listed bool
 	err    error
@@ -113,6 +114,7 @@ type entry[T any] struct {
 	uid     types.UID
 	version string
 	value   T
+	at      int // in Watch.sorted
 }
 
 // NewWatch returns a Watch of a resource. It holds nothing until [Watch.Run] or [Watch.Load]
@@ -315,6 +317,7 @@ func (w *Watch[O, T]) answered(ctx context.Context, err error) {
 	if w.opts.NotServed != nil && w.opts.NotServed(err) {
 		changed = changed || !w.listed || len(w.held) > 0
 		clear(w.held)
+		w.sorted = nil
 		w.listed, w.current = true, w.askedAt
 	}
 	w.mu.Unlock()

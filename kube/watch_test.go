@@ -101,6 +101,12 @@ func shows(t *testing.T, v *nodes, uid, version string) {
 	case string(n.UID) != uid || n.ResourceVersion != version || n.Labels["version"] != version:
 		t.Errorf("the Watch contains n1 as %s at %s, expected %q at %q", n.UID, n.ResourceVersion, uid, version)
 	}
+	all := v.All()
+	for i, n := range all {
+		if n != v.Get(n.Name) || i > 0 && all[i-1].Name >= n.Name {
+			t.Errorf("at %s, All returns %s at %s in place %d, and Get %+v", version, n.Name, n.ResourceVersion, i, v.Get(n.Name))
+		}
+	}
 }
 
 func TestAnswersOverlayTheWatch(t *testing.T) {
@@ -112,6 +118,7 @@ func TestAnswersOverlayTheWatch(t *testing.T) {
 	// The watch lags: it delivers the version before the write.
 	must(t, v.store().Update(node("n1", "a", "25")))
 	shows(t, v, "a", "30")
+	before := v.All()
 	if v.Overlay(node("n1", "a", "30")) || v.Overlay(node("n1", "a", "29")) {
 		t.Error("an old answer counted as a change")
 	}
@@ -120,6 +127,9 @@ func TestAnswersOverlayTheWatch(t *testing.T) {
 	}
 	must(t, v.store().Update(node("n1", "a", "31")))
 	shows(t, v, "a", "31")
+	if before[0].ResourceVersion != "30" {
+		t.Errorf("what All returned has changed since, to version %s", before[0].ResourceVersion)
+	}
 	// Versions compare as numbers, not as text.
 	must(t, v.store().Update(node("n1", "a", "100")))
 	shows(t, v, "a", "100")
