@@ -89,22 +89,18 @@ func (l *leader) writeHeldReasons(ctx context.Context, verdicts []rollout.Verdic
 		waiting[order] = append(waiting[order], v)
 	}
 	all := append(waiting[0], waiting[1]...)
-	began, written := time.Now(), 0
-	for some := range slices.Chunk(all[:l.pace.allow(began, len(all))], atATime) {
-		if ctx.Err() != nil || l.answersMissing() {
-			return leadRound
-		}
-		if written > 0 && len(l.kick) > 0 || !l.lock.fresh(l.RenewDeadline) {
-			break
-		}
-		l.write(ctx, some)
-		l.pace.spend(len(some))
-		written += len(some)
+	began := time.Now()
+	written := l.write(ctx, all[:l.pace.allow(began, len(all))], atATime, func(begun, _ int) bool {
+		return !l.answersMissing() && (begun < atATime || len(l.kick) == 0)
+	})
+	l.pace.spend(written)
+	switch {
+	case written == len(all):
+		return due
+	case l.answersMissing():
+		return leadRound
 	}
-	if written < len(all) {
-		return max(heldPause-time.Since(began), 0)
-	}
-	return due
+	return max(heldPause-time.Since(began), 0)
 }
 
 // handoverLeft returns the time until the leader writes Handover; 0 or less if

@@ -30,8 +30,8 @@ const (
 	// maxBulk bounds the writes of one round to nodes in no turn, so that turns continue
 	// while a whole fleet is adopted, paused or released.
 	maxBulk = 25
-	// maxAtATime is how many writes are under way at the same time, except for grants. One after the
-	// other, fifty turns would wait for each other, and a large fleet's reasons would take longer than
+	// maxAtATime is how many writes are under way at the same time, except for grants. With one at a
+	// time, fifty turns would wait for each other, and a large fleet's reasons would take longer than
 	// heldSpread if the API server needs more than 12 ms for each. While turns of another term are
 	// left, it is one: a node whose write has an unknown outcome counts as unavailable, and for too
 	// many of these nodes such turns are backed out.
@@ -63,7 +63,6 @@ type leader struct {
 	facts  facts
 	pace   heldPace
 	pauser pauser
-	pause  time.Duration // after the round; 0 or less: none
 	// stopped is since when the leader has seen the emergency stop; zero: there is none.
 	stopped time.Time
 	// handover is since when a node has been held with Handover; zero: no node is.
@@ -118,11 +117,7 @@ func (c *candidate) lead(ctx, elected context.Context, node string, lock *termLo
 			over(err)
 			return
 		}
-		next := l.round(ctx)
-		if pause(ctx, l.pause) != nil {
-			return
-		}
-		t := time.NewTimer(next)
+		t := time.NewTimer(l.round(ctx))
 		select {
 		case <-ctx.Done():
 		case <-l.kick:
@@ -148,10 +143,9 @@ func (l *leader) wake() {
 	}
 }
 
-// round decides once and carries out the verdicts. It returns how long to wait for the
-// next round if nothing changes.
+// round decides once, carries out the verdicts, and pauses if decisions take too much time. It
+// returns how long to wait for the next round if nothing changes.
 func (l *leader) round(ctx context.Context) time.Duration {
-	l.pause = 0
 	if !l.lock.fresh(l.RenewDeadline) {
 		return l.RetryPeriod // the elector renews the Lease, or ends the term
 	}
@@ -173,7 +167,7 @@ func (l *leader) round(ctx context.Context) time.Duration {
 	l.events.reportPolicies(out.Figures.Policies, l.policies.Get)
 	decided := time.Now()
 	left := l.carryOut(ctx, out.Verdicts)
-	l.pause = l.pauser.after(began, decided) - time.Since(decided)
+	_ = pause(ctx, l.pauser.after(began, decided)-time.Since(decided)) // if ctx has ended, so has the loop
 	next := min(leadRound, left, due, l.refusals())
 	if !out.Again.IsZero() {
 		next = min(next, max(time.Until(out.Again), 10*time.Millisecond))

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
-	"sync"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -50,22 +49,18 @@ func (l *leader) carryOut(ctx context.Context, verdicts []rollout.Verdict) time.
 				due = append(due, v)
 			}
 		}
-		most, width := len(due), atATime
+		most, unknown := len(due), maxUncertain
 		switch kind {
 		case granted:
-			width = 1 // nothing is granted after a grant with an unknown outcome
+			unknown = 1 // nothing is granted while the outcome of a write is unknown, also of the grant before
 		case bulk:
 			most = min(most, maxBulk)
 		}
-		for done := 0; done < most; {
-			if ctx.Err() != nil || kind == granted && l.uncertainNow() > 0 || l.uncertainNow() >= maxUncertain {
-				return leadRound // settle wakes the loop when an outcome is known
-			}
-			some := due[done:min(done+width, done+maxUncertain-l.uncertainNow(), most)]
-			l.write(ctx, some)
-			done += len(some)
-		}
-		if most < len(due) {
+		begun := l.write(ctx, due[:most], atATime, func(_, underWay int) bool { return l.uncertainNow()+underWay < unknown })
+		switch {
+		case begun < most:
+			return l.RetryPeriod // if an outcome is known earlier, settle wakes the loop
+		case most < len(due):
 			return 0
 		}
 	}
@@ -151,25 +146,28 @@ func (l *leader) isLeftAlone(name string, v *rollout.Verdict) bool {
 	return uncertain || found && time.Now().Before(refused.until) && (v.Move != nil || refused.held)
 }
 
-// write writes what the verdicts say, all at the same time, and handles the outcomes.
-func (l *leader) write(ctx context.Context, verdicts []*rollout.Verdict) {
-	if !l.lock.fresh(l.RenewDeadline) {
-		return
-	}
-	l.beat.Alive()
-	var sent sync.WaitGroup
-	handle := make([]func(), len(verdicts))
-	for i, v := range verdicts {
-		n := l.facts.node(v.Node)
-		p := patchOf(n, v)
-		sent.Go(func() {
-			obj, outcome, err := kube.Write(ctx, l.client, p)
-			handle[i] = func() { l.written(ctx, n, p, v, obj, outcome, err) }
-		})
-	}
-	sent.Wait()
-	for _, outcome := range handle {
-		outcome()
+// write writes what the verdicts say in their order, atATime at the same time, and handles each
+// outcome as it comes. It begins a write only if may allows it, given how many it has begun and how
+// many of them are under way. It returns how many it has begun, after the last outcome.
+func (l *leader) write(ctx context.Context, verdicts []*rollout.Verdict, atATime int, may func(begun, underWay int) bool) (begun int) {
+	outcomes := make(chan func())
+	for underWay := 0; ; underWay-- {
+		for begun < len(verdicts) && underWay < atATime && ctx.Err() == nil && l.lock.fresh(l.RenewDeadline) && may(begun, underWay) {
+			l.beat.Alive()
+			v := verdicts[begun]
+			n := l.facts.node(v.Node)
+			p := patchOf(n, v)
+			begun++
+			underWay++
+			go func() {
+				obj, outcome, err := kube.Write(ctx, l.client, p)
+				outcomes <- func() { l.written(ctx, n, p, v, obj, outcome, err) }
+			}()
+		}
+		if underWay == 0 {
+			return begun
+		}
+		(<-outcomes)()
 	}
 }
 

@@ -39,6 +39,7 @@ type nodesAPI struct {
 	ahead time.Duration // its clock
 	slow  time.Duration // how long each answer takes
 
+	slower   map[string]time.Duration // by Node, in addition
 	mu       sync.Mutex
 	versions map[string]int // by Node; 0: it does not exist
 	lost     map[string]int // how many answers to patches of the Node are lost; the patches land
@@ -47,7 +48,7 @@ type nodesAPI struct {
 }
 
 func (a *nodesAPI) RoundTrip(r *http.Request) (*http.Response, error) {
-	time.Sleep(a.slow)
+	time.Sleep(a.slow + a.slower[path.Base(r.URL.Path)])
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	code, answer, err := a.answer(r)
@@ -196,10 +197,16 @@ func TestWritesAtATime(t *testing.T) {
 		"a turn and a grant":  {[]rollout.Verdict{grants("a"), promotes("b")}, 2 * time.Second},
 		"grants":              {[]rollout.Verdict{grants("a"), grants("b"), grants("c")}, 3 * time.Second},
 		"turns in a handover": {[]rollout.Verdict{promotes("a"), promotes("b"), handover}, 2 * time.Second},
+		"five turns":          {[]rollout.Verdict{promotes("a"), promotes("b"), promotes("c"), promotes("d"), promotes("e")}, 2 * time.Second},
+		"one is slow":         {[]rollout.Verdict{promotes("slow"), promotes("b"), promotes("c"), promotes("d"), promotes("e")}, 3 * time.Second},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			l, api := newWriter(t)
-			api.slow = time.Second
+			api.slow, api.slower = time.Second, map[string]time.Duration{"slow": 2 * time.Second}
+			for i, name := range []string{"d", "e", "slow"} {
+				api.versions[name] = 40 + i
+			}
+			l.see(api, l.wake)
 			began := time.Now()
 			l.carryOutNow(t.Context(), c.verdicts)
 			if took := time.Since(began); took != c.took {
@@ -207,6 +214,26 @@ func TestWritesAtATime(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestManyUnknownOutcomes checks that a leader stops writing when too many outcomes are unknown, counting the writes under way,
+// and that it looks again soon.
+func TestManyUnknownOutcomes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, api := newWriter(t)
+		var all []rollout.Verdict
+		for i := range maxUncertain + 3 {
+			name := fmt.Sprintf("n%02d", i)
+			api.versions[name], api.lost[name] = 40+i, 1
+			all = append(all, promotes(name))
+		}
+		l.see(api, l.wake)
+		next := l.carryOutNow(t.Context(), all)
+		if len(api.written()) != maxUncertain || l.uncertainNow() != maxUncertain || next != l.RetryPeriod {
+			t.Errorf("%d writes, of which %d have an unknown outcome, expected %d; continues after %v", len(api.written()), l.uncertainNow(), maxUncertain, next)
+		}
+		l.settling.Wait()
+	})
 }
 
 // TestReasonsMakeWay checks that a leader writes no more reasons than those under way once something has changed.
@@ -290,13 +317,62 @@ func TestTermThatWasNotRenewed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, api := newWriter(t)
 		time.Sleep(l.RenewDeadline)
-		v := promotes("a")
-		l.write(t.Context(), []*rollout.Verdict{&v})
-		if len(api.written()) != 0 {
-			t.Errorf("written to %q", api.written())
+		if next := l.carryOutNow(t.Context(), []rollout.Verdict{promotes("a")}); len(api.written()) != 0 || next != l.RetryPeriod {
+			t.Errorf("written to %q, and continues after %v", api.written(), next)
 		}
 		if next := l.round(t.Context()); next != l.RetryPeriod || !l.blind.IsZero() {
 			t.Errorf("a round that ends after %v", next)
+		}
+	})
+}
+
+// newLister is newWriter, with a view of a cluster without Nodes and policies.
+func newLister(t *testing.T) *leader {
+	t.Helper()
+	l, _ := newWriter(t)
+	client, err := kube.ConnectConfig(&rest.Config{Host: "http://api", Transport: &apiServer{}}, "coordinator", "test", 100, 100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.view, l.policies, l.gates = kube.WatchNodes(client, nil, nil), kube.WatchPolicies(client, policy.Compile, nil), gate.New(gate.Options{})
+	l.statuses = newStatuses(client, l.policies, l.log)
+	if err := errors.Join(l.view.Load(t.Context()), l.policies.Load(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// seeLease gives the leader a version of the Lease.
+func (l *leader) seeLease(version int, holder string, annotations map[string]string) {
+	l.candidate.lease.read(&coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "l", UID: "1", ResourceVersion: strconv.Itoa(version), Annotations: annotations},
+		Spec:       coordinationv1.LeaseSpec{HolderIdentity: &holder},
+	})
+}
+
+// TestPauseAfterDecisions checks that a leader pauses if its decisions take long, that the time for which it waits for changes
+// counts as a pause, and that a pause ends with the term.
+func TestPauseAfterDecisions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLister(t)
+		l.seeLease(5, "me_1", nil)
+		var decides time.Duration
+		l.Decided = func(time.Duration, *rollout.Snapshot, *rollout.Outcome) { time.Sleep(decides) }
+		ctx, end := context.WithCancel(t.Context())
+		defer end()
+		for _, c := range []struct{ waits, decides, took time.Duration }{
+			{0, 80, 80}, {0, 80, 140}, {1000, 300, 500}, {50, 50, 50}, {0, 300, 350},
+		} {
+			if c.took == 350 {
+				time.AfterFunc(350*time.Millisecond, end)
+			}
+			time.Sleep(c.waits * time.Millisecond)
+			decides = c.decides * time.Millisecond
+			began := time.Now()
+			l.round(ctx)
+			if took := time.Since(began); took != c.took*time.Millisecond {
+				t.Errorf("a decision of %v after a wait of %v: the round took %v, expected %v", decides, c.waits*time.Millisecond, took, c.took*time.Millisecond)
+			}
 		}
 	})
 }
@@ -305,23 +381,12 @@ func TestTermThatWasNotRenewed(t *testing.T) {
 // and it knows of an emergency stop, of the time without a leader, and of a store that went back in time.
 func TestSnapshotOfTheLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l, _ := newWriter(t)
-		client, err := kube.ConnectConfig(&rest.Config{Host: "http://api", Transport: &apiServer{}}, "coordinator", "test", 100, 100)
-		if err != nil {
-			t.Fatal(err)
-		}
-		l.view, l.policies, l.gates = kube.WatchNodes(client, nil, nil), kube.WatchPolicies(client, policy.Compile, nil), gate.New(gate.Options{})
-		if err := errors.Join(l.view.Load(t.Context()), l.policies.Load(t.Context())); err != nil {
-			t.Fatal(err)
-		}
+		l := newLister(t)
 		led := time.Now().Add(-time.Hour)
 		l.lock.lastRenewed = led
 		l.candidate.wentBack()
 		for i, holder := range []string{"other_1", "me_1"} {
-			l.candidate.lease.read(&coordinationv1.Lease{
-				ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "l", UID: "1", ResourceVersion: strconv.Itoa(5 + i), Annotations: map[string]string{v1alpha1.AnnotationStop: "fire"}},
-				Spec:       coordinationv1.LeaseSpec{HolderIdentity: &holder},
-			})
+			l.seeLease(5+i, holder, map[string]string{v1alpha1.AnnotationStop: "fire"})
 			s, _, ok := l.snapshot()
 			if ok != (holder == "me_1") {
 				t.Errorf("the Lease is %s: decides %t", holder, ok)
