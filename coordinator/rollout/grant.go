@@ -33,10 +33,14 @@ func (d *decision) grant(foreign bool) {
 	for i := range d.groups {
 		taken[i] = d.groups[i].Unavailable
 	}
-	// Sorting takes long. If no slot is free, the order makes no difference: a node that is
-	// unavailable already needs no slot, and all others are held.
-	free := func(p *place) bool { return taken[p.group.rank] < p.group.Allowed }
-	if slices.ContainsFunc(d.queue, free) {
+	// Sorting takes long. The order makes no difference if only nodes that are unavailable already
+	// are granted a turn, because these need no slot. They are cordoned by another owner; of
+	// control-plane nodes, each of these holds all others, whatever its place.
+	wouldTake := func(p *place) bool {
+		reason, _ := d.queueHold(p, foreign)
+		return reason == "" && taken[p.group.rank] < p.group.Allowed
+	}
+	if slices.ContainsFunc(d.queue, wouldTake) {
 		slices.SortFunc(d.queue, inOrder)
 	}
 	for _, p := range d.queue {
@@ -45,22 +49,8 @@ func (d *decision) grant(foreign bool) {
 		if e.gone {
 			more = 0 // it counts already
 		}
-		reason, detail := d.groupHold(g)
-		if waits(reason) && d.skipsWaits(n, g) {
-			reason = ""
-		}
+		reason, detail := d.queueHold(p, foreign)
 		switch {
-		case foreign:
-			e.hold(v1alpha1.ReasonHandover, "turns of another term come first")
-		case len(d.Uncertain) > 0:
-			e.hold(v1alpha1.ReasonHandover, d.uncertain(d.firstUncertain()))
-		case d.Unread != "":
-			// An admin may have paused a policy, or reduced a budget.
-			e.hold(v1alpha1.ReasonSourceUnreadable, "the coordinator cannot read the policies again: "+d.Unread)
-		case reason != "" && !waits(reason):
-			e.hold(reason, detail)
-		case d.canaryHold(n, g) != "":
-			e.hold(v1alpha1.ReasonCanary, d.canaryHold(n, g))
 		case reason != "":
 			e.hold(reason, detail)
 		case taken[g.rank]+more > g.Allowed:
@@ -74,6 +64,28 @@ func (d *decision) grant(foreign bool) {
 			}
 		}
 	}
+}
+
+// queueHold returns what holds a node of the queue, even if a slot is free; the reason is "" if
+// nothing does.
+func (d *decision) queueHold(p *place, foreign bool) (v1alpha1.Reason, string) {
+	reason, detail := d.groupHold(p.group)
+	switch {
+	case foreign:
+		return v1alpha1.ReasonHandover, "turns of another term come first"
+	case len(d.Uncertain) > 0:
+		return v1alpha1.ReasonHandover, d.uncertain(d.firstUncertain())
+	case d.Unread != "":
+		// An admin may have paused a policy, or reduced a budget.
+		return v1alpha1.ReasonSourceUnreadable, "the coordinator cannot read the policies again: " + d.Unread
+	case reason != "" && !waits(reason):
+		return reason, detail
+	case d.canaryHold(p.Node, p.group) != "":
+		return v1alpha1.ReasonCanary, d.canaryHold(p.Node, p.group)
+	case d.skipsWaits(p.Node, p.group):
+		return "", ""
+	}
+	return reason, detail
 }
 
 // fullText says that the group's budget allows no more than the nodes that are unavailable, taken of them. It is the same

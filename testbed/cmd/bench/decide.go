@@ -32,11 +32,13 @@ func (b *bench) decisions(ctx context.Context) error {
 		return err
 	}
 	section("decisions", fmt.Sprintf(`Time and allocations of one call of the pure cores (go test -bench, %d runs of 200 ms; best and worst run).
-		idle: no node wants anything. rolling: all wait for the one in a turn; they are sorted, which costs n log n.`, repeats))
+		idle: no node wants anything. rolling: all wait for the one in a turn. granting: one is granted its turn, and all others
+		wait; they are sorted, which costs n log n.`, repeats))
 	rows := [][]string{{"call", "best", "worst", "allocated", "allocations", "to 1,000 nodes", "bound: linear"}}
 	for _, name := range []string{
 		"Decide/idle/nodes=1000", "Decide/idle/nodes=10000", "Decide/idle/nodes=50000",
-		"Decide/rolling/nodes=1000", "Decide/rolling/nodes=10000", "Decide/rolling/nodes=50000", "FromNode", "Step",
+		"Decide/rolling/nodes=1000", "Decide/rolling/nodes=10000", "Decide/rolling/nodes=50000",
+		"Decide/granting/nodes=1000", "Decide/granting/nodes=10000", "Decide/granting/nodes=50000", "FromNode", "Step",
 	} {
 		r, ok := m[name]
 		if !ok {
