@@ -65,8 +65,8 @@ const (
 	// that it costs no CPU time that can be measured.
 	gcPercent = 50
 	// maxProcs is how many CPUs run Go code at once. With more, the runtime wakes more threads for each timer, and keeps
-	// memory for each CPU. maxLeaderProcs is the same for a leader. A decision about 5,000 Nodes takes ten milliseconds,
-	// and the answers to its writes and the changes of Nodes that arrive meanwhile must not wait for it.
+	// memory for each CPU. maxLeaderProcs is the same for a leader, so that a decision about thousands of Nodes delays
+	// neither the changes of Nodes that arrive meanwhile nor the renewal of the Lease.
 	maxProcs, maxLeaderProcs = 1, 2
 )
 

@@ -167,7 +167,7 @@ func (l *leader) round(ctx context.Context) time.Duration {
 	l.events.reportPolicies(out.Figures.Policies, l.policies.Get)
 	decided := time.Now()
 	left := l.carryOut(ctx, out.Verdicts)
-	_ = pause(ctx, l.pauser.after(began, decided)-time.Since(decided)) // if ctx has ended, so has the loop
+	_ = pause(ctx, l.pauser.after(began, decided)-time.Since(decided)) // the loop ends with ctx
 	next := min(leadRound, left, due, l.refusals())
 	if !out.Again.IsZero() {
 		next = min(next, max(time.Until(out.Again), 10*time.Millisecond))

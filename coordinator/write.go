@@ -59,7 +59,7 @@ func (l *leader) carryOut(ctx context.Context, verdicts []rollout.Verdict) time.
 		begun := l.write(ctx, due[:most], atATime, func(_, underWay int) bool { return l.uncertainNow()+underWay < unknown })
 		switch {
 		case begun < most:
-			return l.RetryPeriod // if an outcome is known earlier, settle wakes the loop
+			return l.RetryPeriod // if it waits for an outcome, settle wakes the loop
 		case most < len(due):
 			return 0
 		}

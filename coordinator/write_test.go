@@ -135,6 +135,17 @@ func (l *leader) see(api *nodesAPI, changed func()) {
 	}
 }
 
+// seeMore gives the leader a view of more Nodes, and returns their names.
+func (l *leader) seeMore(api *nodesAPI, count int) (names []string) {
+	for i := range count {
+		name := fmt.Sprintf("n%02d", i)
+		api.versions[name] = 40 + i
+		names = append(names, name)
+	}
+	l.see(api, l.wake)
+	return names
+}
+
 // carryOutNow carries out verdicts about the nodes as the leader sees them now.
 func (l *leader) carryOutNow(ctx context.Context, verdicts []rollout.Verdict) time.Duration {
 	l.facts.of(l.view.All())
@@ -222,17 +233,69 @@ func TestManyUnknownOutcomes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, api := newWriter(t)
 		var all []rollout.Verdict
-		for i := range maxUncertain + 3 {
-			name := fmt.Sprintf("n%02d", i)
-			api.versions[name], api.lost[name] = 40+i, 1
+		for _, name := range l.seeMore(api, maxUncertain+3) {
+			api.lost[name] = 1
 			all = append(all, promotes(name))
 		}
-		l.see(api, l.wake)
 		next := l.carryOutNow(t.Context(), all)
 		if len(api.written()) != maxUncertain || l.uncertainNow() != maxUncertain || next != l.RetryPeriod {
 			t.Errorf("%d writes, of which %d have an unknown outcome, expected %d; continues after %v", len(api.written()), l.uncertainNow(), maxUncertain, next)
 		}
 		l.settling.Wait()
+	})
+}
+
+// TestWritesEndWithTheTerm checks that a leader begins no write once its Lease has not been renewed in time, or its term has
+// ended, also if it is in the middle of many.
+func TestWritesEndWithTheTerm(t *testing.T) {
+	for name, end := range map[string]func(*leader, context.CancelFunc){
+		"not renewed": func(l *leader, _ context.CancelFunc) {
+			l.lock.renewed = time.Now().Add(1500*time.Millisecond - l.RenewDeadline)
+		},
+		"ended": func(_ *leader, end context.CancelFunc) { time.AfterFunc(1500*time.Millisecond, end) },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			l, api := newWriter(t)
+			api.slow = time.Second
+			var all []rollout.Verdict
+			for _, name := range l.seeMore(api, 12) {
+				all = append(all, promotes(name))
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			end(l, cancel)
+			if next := l.carryOutNow(ctx, all); len(api.written()) != 8 || next != l.RetryPeriod {
+				t.Errorf("%s after 1.5 s: %d writes of a second each, four at a time, expected 8; continues after %v", name, len(api.written()), next)
+			}
+		})
+	}
+}
+
+// TestReasonsAtATime checks how many reasons a round writes: as many as the pace allows, or four if something has changed.
+func TestReasonsAtATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, api := newWriter(t)
+		var all []rollout.Verdict
+		for _, name := range l.seeMore(api, 40) {
+			all = append(all, rollout.Verdict{Node: name, Held: v1alpha1.ReasonBudget})
+		}
+		for i, c := range []struct {
+			after   time.Duration
+			changed bool
+			want    int // in all
+		}{{0, true, 4}, {0, false, 20}, {0, false, 20}, {3 * time.Second, false, 23}} {
+			time.Sleep(c.after)
+			if c.changed {
+				l.wake()
+			}
+			if l.carryOutNow(t.Context(), all); len(api.written()) != c.want {
+				t.Errorf("after round %d: %d reasons, expected %d", i, len(api.written()), c.want)
+			}
+			select {
+			case <-l.kick:
+			default:
+			}
+		}
 	})
 }
 

@@ -77,7 +77,7 @@ func (d *Drainer) keep(p *corev1.Pod) (facts, bool) {
 
 // snapshot is what is known of the pods at one moment.
 type snapshot struct {
-	pods   []facts // in no order
+	pods   []facts // in the order of their names
 	synced bool    // they are those of a complete list
 	err    error
 }

@@ -79,7 +79,7 @@ func (w *Watch[O, T]) hold(key string, e entry[T]) {
 	w.held[key] = e
 }
 
-// drop holds no value with that key any more. The caller holds mu.
+// drop drops the value of that key. The caller holds mu.
 func (w *Watch[O, T]) drop(key string) {
 	delete(w.held, key)
 	w.sorted = nil

@@ -203,7 +203,7 @@ func sameSpec(a, b *v1alpha1.DisruptionPolicy) bool {
 	return a.UID == b.UID && a.Generation == b.Generation && reflect.DeepEqual(a.Spec, b.Spec)
 }
 
-// Compiled returns the compiled policies, in no order.
+// Compiled returns the compiled policies, in the order of their names.
 func (p *Policies[T]) Compiled() []T {
 	var all []T
 	for _, c := range p.All() {

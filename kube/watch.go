@@ -89,7 +89,7 @@ type Watch[O Object, T any] struct {
 
 	mu     sync.Mutex
 	held   map[string]entry[T]
-	sorted []T    // the held values, in the order of their keys; nil if that has changed
+	sorted []T    // the held values, in the order of their keys; nil: Snapshot makes it again
 	newest string // the newest resourceVersion that was seen of this kind
 	listed bool
 	err    error

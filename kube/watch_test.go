@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"strconv"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -101,12 +102,6 @@ func shows(t *testing.T, v *nodes, uid, version string) {
 	case string(n.UID) != uid || n.ResourceVersion != version || n.Labels["version"] != version:
 		t.Errorf("the Watch contains n1 as %s at %s, expected %q at %q", n.UID, n.ResourceVersion, uid, version)
 	}
-	all := v.All()
-	for i, n := range all {
-		if n != v.Get(n.Name) || i > 0 && all[i-1].Name >= n.Name {
-			t.Errorf("at %s, All returns %s at %s in place %d, and Get %+v", version, n.Name, n.ResourceVersion, i, v.Get(n.Name))
-		}
-	}
 }
 
 func TestAnswersOverlayTheWatch(t *testing.T) {
@@ -133,6 +128,39 @@ func TestAnswersOverlayTheWatch(t *testing.T) {
 	// Versions compare as numbers, not as text.
 	must(t, v.store().Update(node("n1", "a", "100")))
 	shows(t, v, "a", "100")
+}
+
+// TestAllIsInOrder checks which versions All returns, in the order of the Nodes' names, while Nodes are created, changed and
+// deleted.
+func TestAllIsInOrder(t *testing.T) {
+	v, _, _ := newTestWatch(t)
+	for i, step := range []struct {
+		change func() error
+		want   string
+	}{
+		{func() error { return v.store().Add(node("n3", "c", "21")) }, "n1@10 n3@21"},
+		{func() error { return v.store().Add(node("n2", "b", "22")) }, "n1@10 n2@22 n3@21"},
+		{func() error { v.Overlay(node("n2", "b", "23")); return nil }, "n1@10 n2@23 n3@21"},
+		{func() error { return v.store().Update(node("n3", "c", "24")) }, "n1@10 n2@23 n3@24"},
+		{func() error { v.Forget("n1", "10"); return nil }, "n2@23 n3@24"},
+		{func() error { return v.store().Update(node("n3", "c", "25")) }, "n2@23 n3@25"},
+		{func() error { return v.store().Add(node("n1", "a", "26")) }, "n1@26 n2@23 n3@25"},
+		{func() error { return v.store().Delete(node("n2", "b", "27")) }, "n1@26 n3@25"},
+		{func() error {
+			relist(t, v, nil, "30", node("n4", "d", "28"), node("n1", "a", "26"), node("n0", "e", "29"))
+			return nil
+		}, "n0@29 n1@26 n4@28"},
+		{func() error { return v.store().Update(node("n1", "a", "31")) }, "n0@29 n1@31 n4@28"},
+	} {
+		must(t, step.change())
+		var got []string
+		for _, n := range v.All() {
+			got = append(got, n.Name+"@"+n.ResourceVersion)
+		}
+		if is := strings.Join(got, " "); is != step.want {
+			t.Errorf("step %d: %s, expected %s", i, is, step.want)
+		}
+	}
 }
 
 func TestRelistKeepsNewerOwnWrites(t *testing.T) {

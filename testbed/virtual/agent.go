@@ -129,7 +129,7 @@ func (m *Machine) startLocked() {
 		case err != nil:
 			m.f.problem("%s: lockkeeper exited: %v", m.name, err)
 		case leads:
-			m.f.problem("%s: lockkeeper exited, and was not told that it leads no more", m.name)
+			m.f.problem("%s: lockkeeper exited, and Leads was last called with true", m.name)
 		}
 	}()
 }

@@ -94,7 +94,7 @@ func (f *Fleet) finish(seed uint64) string {
 		return "Progress: " + why
 	}
 	if !f.led.Load() {
-		return "no process was told that it leads"
+		return "Leads was never called with true"
 	}
 	if a := f.attacks(); len(a.Liars) == 0 && !a.Thief {
 		return f.Excluded()

@@ -101,7 +101,7 @@ type Fleet struct {
 	kick  chan struct{} // wakes the controllers
 
 	forced atomic.Bool // a policy has let hosts delete the pods that they cannot evict
-	led    atomic.Bool // a process was told that it leads
+	led    atomic.Bool // a process leads, or has led
 
 	mu       sync.Mutex
 	attack   referee.Attack // what attackers have
