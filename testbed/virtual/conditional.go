@@ -20,7 +20,8 @@ import (
 
 // conditional checks that lockkeeper's writes of Nodes and pods name the object that they were decided for: the resourceVersion of the
 // Node, or the UID of the pod. Without that, a write that is late hits a later object of the same name, which needs more faults at the
-// right moments than seeds have. A Node's version must be one that the store has reached, except right after it was set back. It also checks that no pod is deleted, instead of evicted, unless a policy has allowed that.
+// right moments than seeds have. A Node's version must be one that the store has reached, except right after it was set back. It also checks that a
+// host deletes no pod, instead of evicting it, unless a policy that applies to the host has allowed that.
 type conditional struct {
 	f    *Fleet
 	host string
@@ -44,10 +45,26 @@ func (c conditional) RoundTrip(r *http.Request) (*http.Response, error) {
 				c.host, r.Method, r.URL.Path, version, c.f.sinceRewind().Round(time.Second), c.f.Server.Revision())
 		}
 	}
-	if r.Method == http.MethodDelete && strings.Contains(r.URL.Path, "/pods/") && !c.f.forced.Load() {
-		c.f.problem("Force: %s deletes %s, and no policy has allowed that", c.host, r.URL.Path)
+	if r.Method == http.MethodDelete && strings.Contains(r.URL.Path, "/pods/") && !c.f.mayForce(c.host) {
+		c.f.problem("Force: %s deletes %s, and no policy that applies to it has allowed that", c.host, r.URL.Path)
 	}
 	return c.next.RoundTrip(r)
+}
+
+// allowForce notes which hosts a policy lets delete the pods that they cannot evict: the canary policy lets only canaryHost.
+func (f *Fleet) allowForce(policy string, spec *v1alpha1.DisruptionPolicySpec) {
+	switch {
+	case spec.Drain.OnTimeout != v1alpha1.OnTimeoutForce:
+	case policy == canaryPolicy:
+		f.canaryForced.Store(true)
+	default:
+		f.forced.Store(true)
+	}
+}
+
+// mayForce reports whether a policy has ever let the host delete pods. That it no longer does is not checked: hosts learn it late.
+func (f *Fleet) mayForce(host string) bool {
+	return f.forced.Load() || host == canaryHost && f.canaryForced.Load()
 }
 
 // precondition returns what the request has to name, or "".

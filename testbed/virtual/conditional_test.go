@@ -3,10 +3,15 @@ package virtual
 import (
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/testbed/apiserver"
+	"lockkeeper.dev/lockkeeper/testbed/referee"
 )
 
 // answering answers each request with a status.
@@ -14,6 +19,41 @@ type answering int
 
 func (a answering) RoundTrip(*http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: int(a), Body: io.NopCloser(strings.NewReader("{}"))}, nil
+}
+
+// TestForceRule: a host deletes a pod only if a policy that applies to the host has said Force.
+func TestForceRule(t *testing.T) {
+	for name, c := range map[string]struct {
+		policy    string
+		onTimeout v1alpha1.OnTimeout
+		want      []string // the hosts that may delete
+	}{
+		"no policy says Force":         {v1alpha1.DefaultPolicyName, v1alpha1.OnTimeoutAbort, nil},
+		"the policy of all hosts does": {v1alpha1.DefaultPolicyName, v1alpha1.OnTimeoutForce, []string{canaryHost, "n2"}},
+		"the canary policy does":       {canaryPolicy, v1alpha1.OnTimeoutForce, []string{canaryHost}},
+		"the canary policy does not":   {canaryPolicy, v1alpha1.OnTimeoutAbort, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := &Fleet{trace: newTrace(), opts: Options{Hosts: 2}, Judge: referee.NewJudge(referee.Options{Budget: 1})}
+			p := &v1alpha1.DisruptionPolicy{Spec: v1alpha1.DefaultPolicySpec()}
+			p.Spec.Drain.OnTimeout = c.onTimeout
+			f.wrote(apiserver.Write{Resource: "disruptionpolicies", Name: c.policy, Object: p})
+			var got []string
+			for _, host := range []string{canaryHost, "n2"} {
+				before := len(f.problems)
+				r := newRequest(t.Context(), t, http.MethodDelete, "/api/v1/namespaces/default/pods/p", "")
+				if _, err := (conditional{f: f, host: host, next: answering(http.StatusOK)}).RoundTrip(r); err != nil {
+					t.Fatal(err)
+				}
+				if len(f.problems) == before {
+					got = append(got, host)
+				}
+			}
+			if !slices.Equal(got, c.want) {
+				t.Errorf("%v may delete, expected %v", got, c.want)
+			}
+		})
+	}
 }
 
 // TestInformed: a commit needs a read of the host's Node, and of the Lease after that, of its own.

@@ -100,8 +100,9 @@ type Fleet struct {
 	tasks sync.WaitGroup
 	kick  chan struct{} // wakes the controllers
 
-	forced atomic.Bool // a policy has let hosts delete the pods that they cannot evict
-	led    atomic.Bool // a process leads, or has led
+	forced       atomic.Bool // the policy of all hosts has let them delete the pods that they cannot evict
+	canaryForced atomic.Bool // the policy of canaryHost has let that one do so
+	led          atomic.Bool // a process leads, or has led
 
 	mu       sync.Mutex
 	attack   referee.Attack // what attackers have
@@ -328,12 +329,12 @@ func (f *Fleet) wrote(w apiserver.Write) {
 			m.judgePermission(obj, f.excuse(&w) != "")
 		}
 	case "disruptionpolicies":
-		if w.Object != nil && w.Name != canaryPolicy { // of this one, the other one's total is the limit
+		if w.Object != nil {
 			spec := f.specOf(w.Object)
-			f.Judge.SetBudget(time.Now(), f.budget(&spec))
-			if spec.Drain.OnTimeout == v1alpha1.OnTimeoutForce {
-				f.forced.Store(true)
+			if w.Name != canaryPolicy { // of this one, the other one's total is the limit
+				f.Judge.SetBudget(time.Now(), f.budget(&spec))
 			}
+			f.allowForce(w.Name, &spec)
 		}
 	case "leases":
 		obj, _ := w.Object.(*coordinationv1.Lease)
