@@ -1,6 +1,7 @@
 package referee
 
 import (
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -56,7 +57,8 @@ func (e *engine) committed(n *node, before, after *turn.Node) {
 	case !after.Wants.AtLeast(needs):
 		e.breaks(Cancelled, n.name, "committed in %s, its host wants %q", before.State, after.Wants)
 	}
-	e.fence(n, before.Grant.Epoch, n.rev)
+	read := e.readFrom(n)
+	e.fence(n, before.Grant.Epoch, read)
 	e.besideKured(n, before.State)
 	if before.State == v1alpha1.StateDraining {
 		return
@@ -72,10 +74,32 @@ func (e *engine) committed(n *node, before, after *turn.Node) {
 	switch {
 	case !before.Unschedulable:
 		e.breaks(Drain, n.name, "committed in %s on a schedulable node", before.State)
-	case n.evictable > 0 && n.nonzeroSince.rev <= n.rev:
+	case n.evictable > 0 && n.nonzeroSince.rev <= read:
 		// The node had evictable pods at every moment since the host read its Node, so the host's list of pods cannot have been empty.
 		e.breaks(Drain, n.name, "committed in %s with %d evictable pods on the node (%s)", before.State, n.evictable, e.podsOn(n.name))
 	}
+}
+
+// readFrom returns the revision of the oldest version of the Node that the host may have read for a commit that lands now. A host keeps its reads
+// when it publishes something after them: the write's precondition excludes any other write in between. So the host may have read the version before
+// its own write, but only if that version was still there when the reads may have begun.
+func (e *engine) readFrom(n *node) int64 {
+	i := len(n.versions) - 1
+	for i > 0 && e.now.elapsed(n.versions[i]) <= actWithin+e.lag {
+		i--
+	}
+	return n.versions[i].rev
+}
+
+// publishes reports whether a write changed what the host says on its Node, and nothing else.
+func publishes(before, after *turn.Node) bool {
+	said := func(n *turn.Node) []any { return []any{n.Wants, n.RawHost, n.Ack, n.Info} }
+	rest := func(n turn.Node) turn.Node {
+		n.Wants, n.Host, n.RawHost, n.Ack, n.Info = "", nil, "", v1alpha1.Ack{}, nil
+		n.ResourceVersion, n.Labels = "", nil
+		return n
+	}
+	return !reflect.DeepEqual(said(before), said(after)) && reflect.DeepEqual(rest(*before), rest(*after))
 }
 
 // olderNode returns another node that exists since before a time, or "".

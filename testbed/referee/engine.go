@@ -85,8 +85,9 @@ type budgetChange struct {
 type node struct {
 	name string
 	cur  *turn.Node // nil: the Node does not exist
-	rev  int64      // the revision of cur
 	turn *turnMemory
+	// versions are cur's moment and, before it, those of the versions that only the host's own writes have replaced.
+	versions []moment
 
 	disturbed bool
 	// evictable is the number of pods on the node that a drain would evict or wait for. nonzeroSince is the moment since which that number
@@ -213,7 +214,7 @@ func (e *engine) onNode(m moment, name string, obj *corev1.Node) {
 	before := n.cur
 	if obj == nil {
 		// A deleted Node frees its slot, and its mark is gone with it.
-		n.cur, n.rev, n.turn, n.disturbed, n.pausedSince = nil, m.rev, nil, false, moment{}
+		n.cur, n.versions, n.turn, n.disturbed, n.pausedSince = nil, nil, nil, false, moment{}
 		e.logLine(name, "the Node was deleted")
 		e.followEvictions(n)
 		e.updateWindows(n)
@@ -228,7 +229,10 @@ func (e *engine) onNode(m moment, name string, obj *corev1.Node) {
 	if epoch := epochOf(&after); n.turn != nil && !slices.Contains(n.turn.terms, epoch) {
 		n.turn.terms = append(n.turn.terms, epoch)
 	}
-	n.cur, n.rev = &after, m.rev
+	if before == nil || !publishes(before, &after) {
+		n.versions = nil
+	}
+	n.cur, n.versions = &after, append(n.versions, m)
 	e.recount(n, before != nil)
 	e.follow(n)
 }

@@ -189,6 +189,21 @@ var lawful = []struct {
 		s.giveBack("n1", "t1")
 		s.finish("n1")
 	}},
+	{"the Lease is deleted between the host's reads and what it publishes before its commit", func(s *script) {
+		s.grant("n1", "t1")
+		s.e.onLease(s.tick(), nil)
+		s.write("n1", s.publishes("boot-1", v1alpha1.WantsNothing))
+		s.lead("")
+		s.write("n1", s.publishes("boot-1", v1alpha1.WantsReboot), unschedulable(true), marked(true), ack(v1alpha1.ReportCommitted))
+	}},
+	{"a pod comes between the host's list and what it publishes before its commit", func(s *script) {
+		s.grant("n1", "t1")
+		s.cordon("n1")
+		s.drained("n1", "t1")
+		s.pod("p", "n1")
+		s.write("n1", s.publishes("boot-1", v1alpha1.WantsNothing))
+		s.write("n1", s.publishes("boot-1", v1alpha1.WantsReboot), ack(v1alpha1.ReportCommitted))
+	}},
 	{"a late grant is backed out", func(s *script) {
 		// e1 sent it before it lost the Lease; e2 listed the Nodes before the write landed.
 		s.lead("e2")

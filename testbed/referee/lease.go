@@ -93,9 +93,9 @@ func (e *engine) stoppedSince() (since moment, ok bool) {
 	return since, ok
 }
 
-// fence judges a commit that the host decided on the Node at revision read. The host read the Lease after that revision and before the commit, and no
-// longer before the commit than actWithin. So one of the versions of the Lease in that interval must name the epoch without a stop, and must have
-// been current at most actWithin ago. fence adds lag, because a fault may have delayed the commit's request.
+// fence judges a commit for which the host read its Node at revision read or later. The host read the Lease after that revision and before the
+// commit, and no longer before the commit than actWithin. So one of the versions of the Lease in that interval must name the epoch without a stop, and
+// must have been current at most actWithin ago. fence adds lag, because a fault may have delayed the commit's request.
 func (e *engine) fence(n *node, epoch string, read int64) {
 	var next moment // when the version at i was replaced
 	for i := len(e.leases) - 1; i >= 0; i-- {

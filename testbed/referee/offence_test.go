@@ -349,6 +349,35 @@ var offences = []struct {
 		s.pass(20 * time.Second)
 		s.cordon("n1")
 	}},
+	{"committed on reads from before another's write", []Rule{Fence}, func(s *script) {
+		s.grant("n1", "t1")
+		s.lead("")
+		s.write("n1", s.publishes("boot-1", v1alpha1.WantsNothing))
+		s.write("n1", label(v1alpha1.LabelHeld, "Budget"))
+		s.write("n1", s.publishes("boot-1", v1alpha1.WantsReboot), unschedulable(true), marked(true), ack(v1alpha1.ReportCommitted))
+	}},
+	{"committed on reads from before a write of the kubelet", []Rule{Fence}, func(s *script) {
+		s.grant("n1", "t1")
+		s.lead("")
+		s.write("n1") // a heartbeat
+		s.cordon("n1")
+	}},
+	{"committed on reads from before a write that its host made long ago", []Rule{Fence}, func(s *script) {
+		s.grant("n1", "t1")
+		s.lead("")
+		s.write("n1", s.publishes("boot-1", v1alpha1.WantsNothing))
+		s.pass(20 * time.Second)
+		s.write("n1", s.publishes("boot-1", v1alpha1.WantsReboot), unschedulable(true), marked(true), ack(v1alpha1.ReportCommitted))
+	}},
+	{"committed with a pod from before the turn's reads", []Rule{Drain}, func(s *script) {
+		s.grant("n1", "t1")
+		s.cordon("n1")
+		s.drained("n1", "t1")
+		s.pod("p", "n1")
+		s.write("n1", s.publishes("boot-1", v1alpha1.WantsNothing))
+		s.pass(20 * time.Second)
+		s.write("n1", s.publishes("boot-1", v1alpha1.WantsReboot), ack(v1alpha1.ReportCommitted))
+	}},
 	{"rebooted when the term had been over for long", []Rule{Fence}, func(s *script) {
 		s.grant("n1", "t1")
 		s.cordon("n1")
