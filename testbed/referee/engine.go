@@ -89,6 +89,11 @@ type node struct {
 	// versions are cur's moment and, before it, those of the versions that only the host's own writes have replaced.
 	versions []moment
 
+	// lost is what cur was when the store was set back last, and lostRev its revision. The store gives lostRev out again, and a write that was under
+	// way then may land on the version that has it now.
+	lost    *turn.Node
+	lostRev int64
+
 	disturbed bool
 	// evictable is the number of pods on the node that a drain would evict or wait for. nonzeroSince is the moment since which that number
 	// has not been zero.
@@ -237,11 +242,20 @@ func (e *engine) onNode(m moment, name string, obj *corev1.Node) {
 	e.follow(n)
 }
 
+// rev returns the revision of cur, or 0.
+func (n *node) rev() int64 {
+	if len(n.versions) == 0 {
+		return 0
+	}
+	return n.versions[len(n.versions)-1].rev
+}
+
 // rewind forgets all objects: the store went back in time. What a Node and the Lease allowed until now counts as for any
 // write that ends it.
 func (e *engine) rewind(m moment) {
 	e.now, e.first, e.rewound = m, true, m.by
 	for _, n := range e.nodes {
+		n.lost, n.lostRev = n.cur, n.rev()
 		n.cur, n.turn, n.disturbed, n.pausedSince = nil, nil, false, moment{}
 		n.evictable = 0
 		e.updateWindows(n)

@@ -366,6 +366,18 @@ var lawful = []struct {
 		s.write("n1", s.publishes("boot-1", v1alpha1.WantsDrain))
 		s.write("n1", enter(v1alpha1.StateDraining, "t1", s.holder(), func(g *v1alpha1.Grant) { g.Wants = v1alpha1.WantsReboot }))
 	}},
+	{"a store that is set back while a host publishes, which names a version that the store gives out again", func(s *script) {
+		s.write("n1", annotate(v1alpha1.AnnotationDetached, "why"))
+		s.write("n1", release(v1alpha1.ReasonDetached))
+		before := maps.Clone(s.nodes)
+		s.write("n1", annotate(v1alpha1.AnnotationDetached, ""))
+		lost := s.rev
+		s.rewind(before)
+		s.rev = lost - 1
+		s.write("n1", ready(true))
+		s.write("n1", s.publishes("boot-1", v1alpha1.WantsReboot))
+		s.write("n1", release(v1alpha1.ReasonDetached))
+	}},
 	{"a restored Node carries another one's turn", func(s *script) {
 		s.grant("n1", "t1")
 		s.cordon("n1")

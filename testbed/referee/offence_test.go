@@ -1,6 +1,7 @@
 package referee
 
 import (
+	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -119,6 +120,29 @@ var offences = []struct {
 	{"a host publishes after it was released", []Rule{Released}, func(s *script) {
 		s.write("n1", annotate(v1alpha1.AnnotationDetached, "why"))
 		s.write("n1", release(v1alpha1.ReasonDetached))
+		s.write("n1", s.publishes("boot-1", v1alpha1.WantsReboot))
+	}},
+	{"a host publishes after its release in a store that was set back, on a version that only this store has given out", []Rule{Released}, func(s *script) {
+		s.write("n1", annotate(v1alpha1.AnnotationDetached, "why"))
+		s.write("n1", release(v1alpha1.ReasonDetached))
+		before := maps.Clone(s.nodes)
+		s.write("n1", annotate(v1alpha1.AnnotationDetached, ""))
+		lost := s.rev
+		s.rewind(before)
+		s.rev = lost - 1
+		s.write("n1", ready(true))
+		s.write("n1", ready(true))
+		s.write("n1", s.publishes("boot-1", v1alpha1.WantsReboot))
+	}},
+	{"a host publishes after its release in a store that was set back, and it was detached in the version that is gone too", []Rule{Released}, func(s *script) {
+		s.write("n1", annotate(v1alpha1.AnnotationDetached, "why"))
+		s.write("n1", release(v1alpha1.ReasonDetached))
+		before := maps.Clone(s.nodes)
+		s.write("n1", ready(true))
+		lost := s.rev
+		s.rewind(before)
+		s.rev = lost - 1
+		s.write("n1", ready(true))
 		s.write("n1", s.publishes("boot-1", v1alpha1.WantsReboot))
 	}},
 	{"held goes although the node is still unmanaged, and the information labels stay", []Rule{Released}, func(s *script) {

@@ -30,6 +30,8 @@ func (e *engine) released(n *node, before, after *turn.Node) {
 			e.breaks(Released, n.name, "released, and its information labels became %v", after.Info)
 		}
 	case before.RawHost != "": // it is not released yet: under an emergency stop, only held is written
+	case n.lost != nil && n.lostRev == n.rev() && !takenOut(n.lost):
+		// A store that was set back gives its versions out again: the writer may have read the lost one of this number.
 	case before.Held == v1alpha1.ReasonDetached || before.Held == v1alpha1.ReasonUnmanaged, reflect.DeepEqual(ours(before), v1alpha1.Keys{}):
 		was, is := ours(before), ours(after)
 		if !heldNamesIntent(&turn.Node{Keys: v1alpha1.Keys{Held: before.Held, Detached: after.Detached, Managed: after.Managed}}) {
