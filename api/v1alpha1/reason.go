@@ -201,7 +201,7 @@ const (
 	ReasonOverBudget Reason = "OverBudget"
 	// ReasonReplaced: the Node object is not the one that was granted.
 	ReasonReplaced Reason = "Replaced"
-	// ReasonCleared: an admin's retry ended a turn that had failed.
+	// ReasonCleared: an admin's retry ended a turn that had failed or was overdue.
 	ReasonCleared Reason = "Cleared"
 )
 
@@ -333,5 +333,5 @@ var reasonDocs = []ReasonDoc{
 	{ReasonUnmanaged, "the node is not managed: an admin set lockkeeper.dev/managed=false, or managed_by_default is false in its host's file", "nothing if that is intended; to manage it again: `lockkeeper manage NODE`"},
 	{ReasonOverBudget, "a new leader found more turns under way than the budget allows and backed this one out", "nothing; the node gets another turn"},
 	{ReasonReplaced, "the Node object was deleted and created again during the turn", "nothing; the node starts over"},
-	{ReasonCleared, "an admin's retry ended a turn that had failed", "nothing"},
+	{ReasonCleared, "an admin's retry ended a turn that had failed or was overdue", "nothing"},
 }

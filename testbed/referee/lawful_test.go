@@ -446,6 +446,28 @@ var lawful = []struct {
 		s.giveBack("n1", "t1")
 		s.write("n1", leave(v1alpha1.StateIdle, v1alpha1.ResultFailed))
 	}},
+	{"an apply that does not report is overdue, and cleared", func(s *script) {
+		s.write("n1", s.publishes("boot-1", v1alpha1.WantsApply))
+		s.write("n1", enter(v1alpha1.StateApplying, "t1", "e1", s.appliesFor(5*time.Minute)))
+		s.commit("n1")
+		s.write("n1", annotate(v1alpha1.AnnotationRetry, "t1"))
+		s.pass(5 * time.Minute)
+		s.giveBack("n1", "t1")
+		s.write("n1", leave(v1alpha1.StateIdle, v1alpha1.ResultFailed))
+	}},
+	{"rebooted, but the host does not report, and cleared", func(s *script) {
+		s.grant("n1", "t1")
+		s.cordon("n1")
+		s.write("n1", ack(v1alpha1.ReportDone))
+		s.write("n1", enter(v1alpha1.StateRebooting, "t1", "e1", s.rebootsFor(5*time.Minute)))
+		s.commit("n1")
+		s.reboot("n1")
+		s.write("n1", boots("boot-2"))
+		s.write("n1", annotate(v1alpha1.AnnotationRetry, "t1"))
+		s.pass(5 * time.Minute)
+		s.giveBack("n1", "t1")
+		s.write("n1", leave(v1alpha1.StateIdle, v1alpha1.ResultFailed))
+	}},
 	{"a budget that shrinks under two turns", func(s *script) {
 		s.e.setBudget(s.tick(), 2)
 		s.grant("n1", "t1")

@@ -165,9 +165,19 @@ func (e *engine) overdue(n *node, before, after *turn.Node) {
 	if g == nil || n.turn == nil || !before.Ours() || g.Reason == v1alpha1.ReasonOverdue || !held && !ends {
 		return
 	}
-	if limit, ran := timeout(before), e.ran(g.StageAt, append(slices.Clone(n.turn.terms), epochOf(after))); ran < limit-noticesStop {
-		e.breaks(Overdue, n.name, "overdue in %s after %v, its timeout is %v", before.State, ran.Round(time.Second), limit)
+	if e.early(n, before, after) {
+		e.breaks(Overdue, n.name, "overdue in %s after %v, its timeout is %v", before.State, e.lasted(n, before, after).Round(time.Second), timeout(before))
 	}
+}
+
+// early reports whether the stage before a leader's write cannot be overdue yet.
+func (e *engine) early(n *node, before, after *turn.Node) bool {
+	return e.lasted(n, before, after) < timeout(before)-noticesStop
+}
+
+// lasted returns for how long the stage before a leader's write has run.
+func (e *engine) lasted(n *node, before, after *turn.Node) time.Duration {
+	return e.ran(before.Grant.StageAt, append(slices.Clone(n.turn.terms), epochOf(after)))
 }
 
 // timeout returns the shortest timeout of the state of a node in a turn.

@@ -184,7 +184,8 @@ func (e *engine) promoted(n *node, before, after *turn.Node) {
 			e.breaks(Promotion, n.name, "draining -> %s, and the host did not report done (its ack is %q)", after.State, before.Ack)
 		}
 	case v1alpha1.StateRebooting, v1alpha1.StateApplying:
-		cleared := before.Retry == before.Turn && (reported(v1alpha1.ReportFailed) || before.State == v1alpha1.StateRebooting && before.Rebooted())
+		// An admin's retry ends a turn that is overdue, but not one whose reboot may still come.
+		cleared := before.Grant != nil && before.Retry == before.Turn && (before.State == v1alpha1.StateApplying || before.Rebooted()) && !e.early(n, before, after)
 		if before.Committed() && !reported(v1alpha1.ReportDone) && !reported(v1alpha1.ReportFailed) && !reported(v1alpha1.ReportRefused) && !cleared {
 			e.breaks(Promotion, n.name, "%s -> %s after the commit, and the host reported neither done, failed nor refused in this boot (its ack is %q)",
 				before.State, after.State, before.Ack)

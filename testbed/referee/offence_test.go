@@ -268,6 +268,43 @@ var offences = []struct {
 		s.commit("n1")
 		s.write("n1", enter(v1alpha1.StateUncordoning, "t1", "e1"))
 	}},
+	{"an apply is cleared before it is overdue", []Rule{Promotion}, func(s *script) {
+		s.write("n1", s.publishes("boot-1", v1alpha1.WantsApply))
+		s.write("n1", enter(v1alpha1.StateApplying, "t1", "e1", s.appliesFor(5*time.Minute)))
+		s.commit("n1")
+		s.write("n1", annotate(v1alpha1.AnnotationRetry, "t1"))
+		s.pass(4 * time.Minute)
+		s.giveBack("n1", "t1")
+	}},
+	{"an overdue apply is cleared by a retry of another turn", []Rule{Promotion}, func(s *script) {
+		s.write("n1", s.publishes("boot-1", v1alpha1.WantsApply))
+		s.write("n1", enter(v1alpha1.StateApplying, "t1", "e1", s.appliesFor(5*time.Minute)))
+		s.commit("n1")
+		s.write("n1", annotate(v1alpha1.AnnotationRetry, "t0"))
+		s.pass(5 * time.Minute)
+		s.giveBack("n1", "t1")
+	}},
+	{"a reboot is cleared before it is overdue", []Rule{Promotion}, func(s *script) {
+		s.grant("n1", "t1")
+		s.cordon("n1")
+		s.write("n1", ack(v1alpha1.ReportDone))
+		s.write("n1", enter(v1alpha1.StateRebooting, "t1", "e1", s.rebootsFor(5*time.Minute)))
+		s.commit("n1")
+		s.reboot("n1")
+		s.write("n1", boots("boot-2"))
+		s.write("n1", annotate(v1alpha1.AnnotationRetry, "t1"))
+		s.pass(4 * time.Minute)
+		s.giveBack("n1", "t1")
+	}},
+	{"a reboot that may still come is cleared", []Rule{Promotion}, func(s *script) {
+		s.grant("n1", "t1")
+		s.cordon("n1")
+		s.drained("n1", "t1")
+		s.commit("n1")
+		s.write("n1", annotate(v1alpha1.AnnotationRetry, "t1"))
+		s.pass(time.Hour)
+		s.write("n1", enter(v1alpha1.StateUncordoning, "t1", "e1"))
+	}},
 	{"the turn ends before the host uncordoned its node", []Rule{Promotion, Mark, LeftCordoned}, func(s *script) {
 		s.grant("n1", "t1")
 		s.cordon("n1")

@@ -172,6 +172,20 @@ func (s *script) drainsFor(timeout time.Duration) func(*v1alpha1.Grant) {
 	}
 }
 
+// appliesFor gives an apply without a drain that begins now a timeout.
+func (s *script) appliesFor(timeout time.Duration) func(*v1alpha1.Grant) {
+	return func(g *v1alpha1.Grant) {
+		g.Drains, g.StageAt, g.Terms.Applying = false, s.clock, metav1.Duration{Duration: timeout}
+	}
+}
+
+// rebootsFor gives a reboot that begins now a timeout.
+func (s *script) rebootsFor(timeout time.Duration) func(*v1alpha1.Grant) {
+	return func(g *v1alpha1.Grant) {
+		g.StageAt, g.Terms.Rebooting = s.clock, metav1.Duration{Duration: timeout}
+	}
+}
+
 // leave is a leader's write that ends a turn.
 func leave(state v1alpha1.State, result v1alpha1.Result) edit {
 	return func(n *corev1.Node) {

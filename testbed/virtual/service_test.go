@@ -54,7 +54,7 @@ func TestService(t *testing.T) {
 }
 
 // TestFailingService checks that the turn of a host whose service does not start fails and holds its node, that one whose service hangs is
-// overdue, and that both arrive once their services start.
+// overdue until an admin's retry ends it, and that both arrive once their services start.
 func TestFailingService(t *testing.T) {
 	inBubble(t, Options{Hosts: 2, Apply: restartService, Policy: func(s *v1alpha1.DisruptionPolicySpec) {
 		s.Rollout.MaxUnavailable, s.Rollout.MaxFailed = intstr.FromInt(2), 1
@@ -74,6 +74,11 @@ func TestFailingService(t *testing.T) {
 		}
 		if hangs.State != v1alpha1.StateApplying || hangs.Held != v1alpha1.ReasonOverdue {
 			t.Errorf("n2 is in %s and held %q, expected applying and Overdue", hangs.State, hangs.Held)
+		}
+		retry(f.exec, Fault{On: "n2"})
+		time.Sleep(10 * time.Second)
+		if l := turn.FromNode(f.Node("n2")).Last; l == nil || l.Turn != hangs.Turn || l.Result != v1alpha1.ResultFailed || l.Reason != v1alpha1.ReasonCleared {
+			t.Errorf("the turn of n2 ended as %+v, expected Failed, Cleared", l)
 		}
 		for _, host := range f.Hosts() {
 			f.SetUnit(host, service, unitWorks)
