@@ -309,7 +309,9 @@ func (r *clientRun) continued(ctx context.Context) error {
 }
 
 // rebootByHand has an admin reboot each host that has permitted its client to reboot, and waits for that, if it never comes (docs/safety.md,
-// "What waits for a person"): the client has nothing to reboot for or has tried already, or the node was uncordoned.
+// "7. No turn is lost"): the client has nothing to reboot for or has tried already, or the node was uncordoned. If the Node does not show the
+// permission, because the store was set back or the Node deleted, there is no turn to reboot in, and the admin restarts the client instead: it
+// never asks again by itself. A Node that loses the permission in another way is a problem; see [Machine.judgePermission].
 func (f *Fleet) rebootByHand(except []string) {
 	for _, m := range f.hosts {
 		obj := f.Node(m.name)
@@ -317,10 +319,26 @@ func (f *Fleet) rebootByHand(except []string) {
 			continue
 		}
 		n := turn.FromNode(obj)
-		if m.permits(&n) && n.Held == v1alpha1.ReasonOverdue && (m.clientRests() || n.Grant.Drains && !n.Unschedulable) {
+		switch {
+		case !m.permits(&n):
+			if m.clientGaveUp() {
+				m.f.logf("%s: an admin restarts the client", m.name)
+				m.restartClient()
+			}
+		case n.Held == v1alpha1.ReasonOverdue && (m.clientRests() || n.Grant.Drains && !n.Unschedulable):
 			m.mem.Logind().Shutdown("an admin")
 		}
 	}
+}
+
+// clientGaveUp reports whether the client has called for the reboot, and the host still runs in the same boot.
+func (m *Machine) clientGaveUp() bool {
+	if m.client == nil {
+		return false
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.client.run != nil && m.client.run.over
 }
 
 // clientRests reports whether the client will not ask for permission.

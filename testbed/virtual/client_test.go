@@ -42,6 +42,31 @@ func TestSilentClient(t *testing.T) {
 	})
 }
 
+// TestForgottenPermission checks that a host arrives whose client called for its reboot in vain, after the Node has lost the turn in which it
+// was permitted to: an admin restarts the client, and it reboots the host in another turn.
+func TestForgottenPermission(t *testing.T) {
+	for name, fault := range map[string]string{"rewind": "rewind for=10m", "replaced": "replace-node n2 for=10s"} {
+		t.Run(name, func(t *testing.T) {
+			p := plan(t, "n2#1:client,permitted logind n2 for=1m mode=refuse\nn2#1:client,permitted+2m "+fault)
+			inBubble(t, Options{Hosts: 2, Clients: []int{1}, ClientsAsk: time.Minute, Plan: p}, func(t *testing.T, f *Fleet) {
+				f.Start()
+				time.Sleep(15 * time.Minute) // so that the store is set back to a time before the turn
+				f.Stage("n2", "2.0.0")
+				time.Sleep(45 * time.Minute)
+				if n := turn.FromNode(f.Node("n2")); n.InTurn() || n.Wants != v1alpha1.WantsNothing || f.Host(1).mem.Boots() != 1 {
+					t.Fatalf("it is in %s and wants %q after %d boots, expected idle, nothing and 1", n.State, n.Wants, f.Host(1).mem.Boots())
+				}
+				if why := f.Arrive(2 * time.Hour); why != "" {
+					t.Error(why)
+				}
+				if f.Host(1).mem.Boots() != 2 {
+					t.Errorf("it has booted %d times, expected 2", f.Host(1).mem.Boots())
+				}
+			})
+		})
+	}
+}
+
 // TestAsksAgain checks that a client that asks again is given no permission while its node is paused or uncordoned, although it may have
 // permission from before, and that the host arrives after that.
 func TestAsksAgain(t *testing.T) {
