@@ -66,13 +66,36 @@ func (o *Observation) check(act Effect) (Decision, bool) {
 		// capacity until they are gone. After the cordon, the drain waits for them.
 		return o.refuse(v1alpha1.ReasonDrainBlocked), false
 	}
-	if (act == DoReboot || act == DoApply) && n.Grant.Drains {
-		if o.Fresh.Evictable > 0 {
-			// They tolerate the cordon, or were bound before it.
-			return Decision{Do: DoDrain, Detail: fmt.Sprintf("%d pods that came after the drain", o.Fresh.Evictable)}, false
-		}
+	switch late := (act == DoReboot || act == DoApply) && o.Fresh.Evictable > 0; {
+	case !n.Grant.Drains:
+	case (late || n.State == v1alpha1.StateBeforeReboot) && !o.drainCommitted():
+		// No coordinator moves a turn here before its drain is done. With its stolen
+		// credential, an attacker can, and the node may have another user's cordon. The host
+		// evicts pods only after a commit, which it checks for pods that block the drain.
+		return o.refuse(v1alpha1.ReasonPlanChanged), false
+	case late:
+		// They tolerate the cordon, or were bound before it.
+		return Decision{Do: DoDrain, Detail: fmt.Sprintf("%d pods that came after the drain", o.Fresh.Evictable)}, false
 	}
 	return Decision{}, true
+}
+
+// drainCommitted reports whether the host has committed to a drain in this turn. After the
+// drain, a report about a later stage replaces the one about the drain. It proves the drain as
+// well, because the host makes it only after a check. The report seen proves nothing: the host
+// makes it in the first stage that it sees of a turn, whichever that is.
+func (o *Observation) drainCommitted() bool {
+	n := &o.Node
+	switch {
+	case n.Mark && n.Cordon.Turn == n.Turn:
+		return true
+	case n.Ack.Turn != n.Turn:
+		return false
+	case n.Ack.Report == v1alpha1.ReportCommitted:
+		return true
+	}
+	drained := n.Ack.State == v1alpha1.StateDraining || n.Ack.State == v1alpha1.StateBeforeReboot
+	return drained && n.Ack.Report == v1alpha1.ReportDone
 }
 
 // leaseHolds returns why the Lease holds every host, or "".

@@ -285,11 +285,21 @@ func offendingAct(o *Observation, d *Decision) string {
 			return "drains in " + n.State.String()
 		case !n.Unschedulable:
 			return "drains a node that is not cordoned"
+		case n.State != v1alpha1.StateDraining && !o.Drain.Running && !committedDrain(n):
+			return "evicts without a commit of this turn"
 		case paused || o.Fresh != nil && (!o.Fresh.Lease.Exists || o.Fresh.Lease.Stopped):
 			return "drains although it is to stand still"
 		}
 	}
 	return ""
+}
+
+// committedDrain reports whether a report of the turn, or its mark, can only come after the commit of a drain.
+func committedDrain(n *turn.Node) bool {
+	a := n.Ack
+	proven := a.Report == v1alpha1.ReportCommitted ||
+		a.Report == v1alpha1.ReportDone && (a.State == v1alpha1.StateDraining || a.State == v1alpha1.StateBeforeReboot)
+	return n.Mark && n.Cordon.Turn == n.Turn || a.Turn == n.Turn && proven
 }
 
 func offendingWords(o *Observation, w *Write) string {
