@@ -65,6 +65,9 @@ type leader struct {
 	pauser pauser
 	// stopped is since when the leader has seen the emergency stop; zero: there is none.
 	stopped time.Time
+	// missed says since when nodes were under a stop that is over and that may not be
+	// recorded on them.
+	missed map[string]time.Time
 	// handover is since when a node has been held with Handover; zero: no node is.
 	handover time.Time
 

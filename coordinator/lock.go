@@ -64,10 +64,13 @@ type termLock struct {
 	renewed     time.Time // when the last write of the Lease that succeeded was sent
 	renewTime   time.Time // spec.renewTime in that write
 	transitions int       // how often the Lease had changed hands when this term took it
-	lastRenewed time.Time // spec.renewTime before this term took it; zero: there was none
+	lastRenewed time.Time // spec.renewTime before this term took it; zero: there was none, or a person blanked the Lease
 	lastHolder  string    // spec.holderIdentity before this term took it
 	ended       error
 }
+
+// releasedLasts is the duration in seconds that client-go writes into a Lease that it releases.
+const releasedLasts = 1
 
 // errRewound ends a term whose Lease shows an older renewal than its last one.
 var errRewound = errors.New("the Lease shows an older renewal than the last one: the API server's store went back in time, or a person edited the Lease")
@@ -87,6 +90,10 @@ func (l *termLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord,
 			holder = record.HolderIdentity
 			l.mu.Lock()
 			l.lastRenewed = record.RenewTime.Time
+			if holder == "" && record.LeaseDurationSeconds != releasedLasts {
+				// A person blanked it. Its last holder may have taken no turn over.
+				l.lastRenewed = time.Time{}
+			}
 			l.lastHolder = holder
 			l.mu.Unlock()
 		}
@@ -169,7 +176,8 @@ func (l *termLock) holds() bool {
 }
 
 // ledUntil returns when the Lease was last renewed before this term took it, by
-// the previous leader's clock; the zero time if the Lease does not say.
+// the previous leader's clock; the zero time if the Lease does not say, or if a person blanked
+// it.
 func (l *termLock) ledUntil() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()

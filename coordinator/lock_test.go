@@ -20,6 +20,7 @@ type lease struct {
 	holder  string
 	hands   int // how often the holder changed
 	renewed time.Time
+	lasts   int // in seconds
 	getErr  error
 	putErr  error
 	slow    time.Duration // how long Update takes
@@ -31,7 +32,7 @@ func (l *lease) Get(context.Context) (*resourcelock.LeaderElectionRecord, []byte
 	if l.getErr != nil {
 		return nil, nil, l.getErr
 	}
-	return &resourcelock.LeaderElectionRecord{HolderIdentity: l.holder, LeaderTransitions: l.hands, RenewTime: metav1.NewTime(l.renewed)}, []byte(l.holder), nil
+	return &resourcelock.LeaderElectionRecord{HolderIdentity: l.holder, LeaderTransitions: l.hands, RenewTime: metav1.NewTime(l.renewed), LeaseDurationSeconds: l.lasts}, []byte(l.holder), nil
 }
 
 func (l *lease) Update(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
@@ -206,6 +207,15 @@ func TestLockKnowsTheLastRenewal(t *testing.T) {
 		l.put("me_1")
 		if got := l.ledUntil(); !got.Equal(began) || l.ledBy() != "other_1" {
 			t.Errorf("last renewal %v by %q, expected %v by other_1", got, l.ledBy(), began)
+		}
+		for lasts, known := range map[int]bool{1: true, 30: false} { // released, and blanked by a person
+			l = newTestLock()
+			l.lease.renewed, l.lease.lasts = began, lasts
+			l.get()
+			l.put("me_1")
+			if got := l.ledUntil(); got.Equal(began) != known || got.IsZero() == known || l.ledBy() != "" {
+				t.Errorf("a Lease of %d s without a holder: last renewal %v by %q, known %t", lasts, got, l.ledBy(), known)
+			}
 		}
 		synctest.Wait()
 	})

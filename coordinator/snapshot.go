@@ -3,6 +3,7 @@ package coordinator
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -87,10 +88,42 @@ func (l *leader) snapshot() (s rollout.Snapshot, due time.Duration, ok bool) {
 	}
 	s.Unread, due = unread(l.policies.Age(), l.policies.Err())
 	s.StopText, s.Stopped = lease.Annotations[v1alpha1.AnnotationStop]
+	was := l.stopped
 	s.StoppedSince = l.stoppedSince(s.Stopped, s.Now)
 	l.writes(&s)
 	s.Nodes = l.facts.of(l.view.All())
+	if !s.Stopped && !was.IsZero() {
+		l.stopOver(&s, was)
+	}
+	s.StopMissed = l.stopMissed(s.Uncertain)
 	return s, due, true
+}
+
+// stopOver notes the nodes that were in a turn, or may have been, under a stop that has just
+// ended.
+func (l *leader) stopOver(s *rollout.Snapshot, since time.Time) {
+	if l.missed == nil {
+		l.missed = map[string]time.Time{}
+	}
+	for i := range s.Nodes {
+		n := &s.Nodes[i]
+		if _, earlier := l.missed[n.Name]; !earlier && (n.InTurn() || s.Uncertain[n.Name]) {
+			l.missed[n.Name] = since
+		}
+	}
+}
+
+// stopMissed returns the nodes on which a stop that is over is not recorded, and forgets the
+// others. What it cannot know yet, because the outcome of a write is unknown, it keeps.
+func (l *leader) stopMissed(uncertain map[string]bool) map[string]time.Time {
+	maps.DeleteFunc(l.missed, func(name string, _ time.Time) bool {
+		if uncertain[name] {
+			return false
+		}
+		n := l.facts.node(name)
+		return n == nil || !n.InTurn() || !n.Ours() || n.Grant.Epoch != l.epoch || n.Grant.PausedSince != nil
+	})
+	return maps.Clone(l.missed)
 }
 
 // stoppedSince returns since when the leader has seen the emergency stop that is set now.

@@ -24,6 +24,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
@@ -475,6 +476,66 @@ func TestStoppedSince(t *testing.T) {
 			}
 			time.Sleep(time.Minute)
 		}
+	})
+}
+
+// TestMissedStop checks that a leader remembers a stop that it could not record on a Node, also after the stop, until the
+// Node records it or the turn is over.
+func TestMissedStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLister(t)
+		version := 10
+		seen := func(name string, stopped bool, state v1alpha1.State, g *v1alpha1.Grant) {
+			version++
+			obj := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), ResourceVersion: strconv.Itoa(version),
+				Labels: map[string]string{v1alpha1.LabelState: string(state)}}}
+			if g != nil {
+				g.Turn, g.NodeUID = "t1", name
+				obj.Annotations = map[string]string{v1alpha1.AnnotationTurn: g.Turn, v1alpha1.AnnotationGrant: v1alpha1.FormatRecord(g)}
+			}
+			l.view.Overlay(obj)
+			var stop map[string]string
+			if stopped {
+				stop = map[string]string{v1alpha1.AnnotationStop: "fire"}
+			}
+			l.seeLease(version, "me_1", stop)
+		}
+		missed := func(step string, want map[string]time.Time) {
+			t.Helper()
+			s, _, ok := l.snapshot()
+			if !ok || !maps.EqualFunc(s.StopMissed, want, time.Time.Equal) {
+				t.Errorf("%s: decides %t, missed %v, expected %v", step, ok, s.StopMissed, want)
+			}
+			time.Sleep(time.Minute)
+		}
+		grant := func(frozen bool) *v1alpha1.Grant {
+			g := &v1alpha1.Grant{Epoch: "me_1", Wants: v1alpha1.WantsReboot, StartedAt: time.Now().UTC(), StageAt: time.Now().UTC()}
+			if frozen {
+				g.PausedSince = new(time.Now().UTC())
+			}
+			return g
+		}
+		seen("a", false, v1alpha1.StateDraining, grant(false))
+		seen("b", false, v1alpha1.StateDraining, grant(false))
+		seen("c", false, v1alpha1.StateIdle, nil)
+		l.uncertainAbout("a", errors.New("timeout"))
+		l.uncertainAbout("c", errors.New("timeout")) // a grant that may have landed
+		missed("no stop", nil)
+		seen("a", true, v1alpha1.StateDraining, grant(false))
+		since := time.Now().UTC()
+		missed("the stop", nil)
+		seen("b", true, v1alpha1.StateDraining, grant(true))
+		missed("recorded on b", nil)
+		seen("b", false, v1alpha1.StateDraining, grant(true))
+		missed("lifted", map[string]time.Time{"a": since, "c": since})
+		l.mu.Lock()
+		clear(l.uncertain)
+		l.mu.Unlock()
+		missed("the outcomes are known", map[string]time.Time{"a": since})
+		seen("a", false, v1alpha1.StateDraining, grant(true))
+		missed("recorded on a", nil)
+		seen("a", false, v1alpha1.StateDraining, grant(false))
+		missed("goes on", nil)
 	})
 }
 

@@ -299,6 +299,8 @@ func set(s *rollout.Snapshot, word string) error {
 		s.Stopped = true
 	case "stopped-since":
 		s.Stopped, s.StoppedSince = true, ago()
+	case "stop-missed": // since when n1 was under a stop that is over
+		s.StopMissed = map[string]time.Time{"n1": ago()}
 	case "policies-unread":
 		s.Unread = "forbidden"
 	case "uncertain":

@@ -195,16 +195,21 @@ func (d *decision) restamp(n *turn.Node) {
 // term it is the time without a leader that could promote it. If the previous leader did not
 // take the turn over, it is not known until when the turn had a leader, and the whole stage
 // counts: the previous leader may have lost its term right after a stop that lasted for most
-// of it. For a turn of this term it is the time of the present stop, which this leader could
-// not record while the outcome of an earlier write was unknown.
+// of it. For a turn of this term it is the time since a stop began that this leader could not
+// record, for example because the outcome of an earlier write was unknown.
 func (d *decision) unrecorded(n *turn.Node) time.Duration {
 	switch {
 	case n.Grant.PausedSince != nil:
 		return 0
-	case d.own(n) && d.StoppedSince.IsZero():
-		return 0
 	case d.own(n):
-		return max(0, d.Now.Sub(later(n.Grant.StageAt, d.StoppedSince)))
+		since, missed := d.StopMissed[n.Name]
+		if !missed {
+			since = d.StoppedSince
+		}
+		if since.IsZero() {
+			return 0
+		}
+		return max(0, d.Now.Sub(later(n.Grant.StageAt, since)))
 	}
 	if d.LedBy != "" && d.LedBy != n.Grant.Epoch {
 		return max(0, d.Now.Sub(n.Grant.StageAt)-max(0, n.Grant.PausedFor.Duration))

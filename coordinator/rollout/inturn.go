@@ -34,6 +34,10 @@ func (d *decision) inTurn(n *turn.Node) {
 		d.unfreeze(n)
 		return
 	}
+	if _, missed := d.StopMissed[n.Name]; missed {
+		d.freeze(n) // for a stop that is over; the next decision ends it
+		return
+	}
 	if reason := vanished(n); reason != "" && !committed {
 		if _, ok := turn.Next(n.State, turn.Vanished, n.Plan(), nothingWaits); ok {
 			d.advance(n, turn.Vanished, v1alpha1.ResultCancelled, reason)

@@ -54,6 +54,10 @@ func TestStoppedClock(t *testing.T) {
 		"draining marked stopped":                                    0,
 		"draining marked since=1h stopped-since=10m":                 10 * time.Minute, // the Node could not be written before
 		"draining marked since=10m stopped-since=1h":                 10 * time.Minute,
+		"draining marked since=1h stop-missed=10m":                   10 * time.Minute, // nor before the end of the stop
+		"draining marked since=10m stop-missed=1h":                   10 * time.Minute,
+		"draining marked since=1h stop-missed=20m stopped-since=10m": 20 * time.Minute, // nor between two stops
+		"draining marked since=1h stop-missed=10m paused":            10 * time.Minute,
 		"draining marked since=1h stopped-since=10m grant.epoch=e0":  time.Hour,
 		"draining marked stopped since=1h grant.epoch=e0":            time.Hour,
 		"draining marked stopped since=1h grant.epoch=e0 ledago=10m": 10 * time.Minute,

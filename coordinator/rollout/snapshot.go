@@ -19,7 +19,8 @@ type Snapshot struct {
 	Epoch string
 	// Self is the leader's own Node, which gets its turn last.
 	Self string
-	// LedUntil is when the previous leader last renewed the Lease. Zero: unknown.
+	// LedUntil is when the previous leader last renewed the Lease. Zero: unknown, for example
+	// because a person blanked the Lease: whoever held it last may have taken no turn over.
 	// No leader has promoted a node since then, so the clocks of turns of other
 	// terms are stopped.
 	LedUntil time.Time
@@ -34,6 +35,9 @@ type Snapshot struct {
 	// StoppedSince is since when this leader has seen the stop. Zero: unknown, or there is
 	// none. A turn whose Node could not be written meanwhile has been stopped since then.
 	StoppedSince time.Time
+	// StopMissed says since when a node was under an earlier stop of this term, if the stop
+	// ended before the leader could record on the Node that the turn's clock is stopped.
+	StopMissed map[string]time.Time
 
 	// Policies are all DisruptionPolicies, invalid ones included. A node that
 	// none of them selects is granted nothing.
