@@ -129,11 +129,16 @@ type span struct {
 }
 
 // ran returns for how long since a time leaders could continue a turn: without stops and without the time between two leaders. Only the terms
-// that the turn has been of count, as the Lease does not say how long there was no leader before a term that left the turn alone.
+// that the turn has been of count, as the Lease does not say how long there was no leader before a term that left the turn alone. Of a stop that the
+// leader must have noticed by then, it begins no stage. A thief does, and a leader that sees the turn only after the stop cannot know that.
 func (e *engine) ran(since time.Time, terms []string) (d time.Duration) {
 	spans := slices.Clone(e.unled)
+	var stop time.Time // when it began
 	for i, l := range e.leases {
-		if s := (span{l.at.by, e.now.after, l.holder}); l.stopped {
+		if !l.stopped || i == 0 || !e.leases[i-1].stopped {
+			stop = l.at.by
+		}
+		if s := (span{l.at.by, e.now.after, l.holder}); l.stopped && !stop.Before(since.Add(-noticesStop)) {
 			if i+1 < len(e.leases) {
 				s.to = e.leases[i+1].at.after
 			}
