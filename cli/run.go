@@ -54,8 +54,8 @@ func runCommand(c *urfave.Context) error {
 	defer signal.Stop(reloads)
 	limitRuntime()
 	return agent.Run(c.Context, cfg, agent.Options{
-		Leads:   limitProcs,
 		Version: c.App.Version, Load: load, Reload: reloads, Root: root, StateDir: stateDir(c), Lock: lock, Log: agent.NewLog(level), Level: level,
+		Leads: limitProcs,
 	})
 }
 

@@ -65,8 +65,8 @@ type leader struct {
 	pauser pauser
 	// stopped is since when the leader has seen the emergency stop; zero: there is none.
 	stopped time.Time
-	// missed says since when nodes were under a stop that is over and that may not be
-	// recorded on them.
+	// missed says, by node, when a stop began that is over and may not be recorded on the
+	// Node.
 	missed map[string]time.Time
 	// handover is since when a node has been held with Handover; zero: no node is.
 	handover time.Time

@@ -91,7 +91,7 @@ func (l *termLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord,
 			l.mu.Lock()
 			l.lastRenewed = record.RenewTime.Time
 			if holder == "" && record.LeaseDurationSeconds != releasedLasts {
-				// A person blanked it. Its last holder may have taken no turn over.
+				// A person blanked it. Its last holder may not have taken over any turn.
 				l.lastRenewed = time.Time{}
 			}
 			l.lastHolder = holder

@@ -209,7 +209,7 @@ func (f *facts) node(name string) *turn.Node {
 	return nil
 }
 
-// rebuild is of if there are other Nodes than before.
+// rebuild is like of, for when Nodes have been created or deleted.
 func (f *facts) rebuild(nodes []*corev1.Node) []turn.Node {
 	old := *f
 	*f = facts{from: slices.Clone(nodes), all: make([]turn.Node, len(nodes)), at: make(map[string]int, len(nodes))}

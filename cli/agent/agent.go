@@ -47,8 +47,8 @@ type Options struct {
 	// Log is the process's log, and Level its level, which a reload changes.
 	Log   *slog.Logger
 	Level *slog.LevelVar
-	// Leads, unless it is nil, receives whether this host coordinates, with each new status of the
-	// coordinator, so that the process can adapt to its load. It must not block.
+	// Leads, unless it is nil, is called with each new status of the coordinator. It receives
+	// whether this host leads, so that the process can adapt its limits. It must not block.
 	Leads func(leads bool)
 
 	// Bus is the message bus of the host's services; nil is the system bus.

@@ -34,8 +34,8 @@ func (d *decision) grant(foreign bool) {
 		taken[i] = d.groups[i].Unavailable
 	}
 	// Sorting takes long. The order makes no difference if only nodes that are unavailable already
-	// are granted a turn, because these need no slot. They are cordoned by another owner; of
-	// control-plane nodes, each of these holds all others, whatever its place.
+	// are granted a turn, because these need no slot. Each of them was cordoned by another owner,
+	// and if it is a control-plane node, it holds all other control-plane nodes in any order.
 	wouldTake := func(p *place) bool {
 		reason, _ := d.queueHold(p, foreign)
 		return reason == "" && taken[p.group.rank] < p.group.Allowed

@@ -19,10 +19,10 @@ type Snapshot struct {
 	Epoch string
 	// Self is the leader's own Node, which gets its turn last.
 	Self string
-	// LedUntil is when the previous leader last renewed the Lease. Zero: unknown, for example
-	// because a person blanked the Lease: whoever held it last may have taken no turn over.
-	// No leader has promoted a node since then, so the clocks of turns of other
-	// terms are stopped.
+	// LedUntil is when the previous leader last renewed the Lease. No leader has promoted a
+	// node since then, so the clocks of turns of other terms are stopped. Zero: unknown, for
+	// example because a person blanked the Lease. Its last holder may not have taken over any
+	// turn.
 	LedUntil time.Time
 	// LedBy is the previous leader's term. "": unknown, because it gave the Lease back.
 	LedBy string

@@ -129,8 +129,9 @@ type span struct {
 }
 
 // ran returns for how long since a time leaders could continue a turn: without stops and without the time between two leaders. Only the terms
-// that the turn has been of count, as the Lease does not say how long there was no leader before a term that left the turn alone. Of a stop that the
-// leader must have noticed by then, it begins no stage. A thief does, and a leader that sees the turn only after the stop cannot know that.
+// that the turn has been of count, as the Lease does not say how long there was no leader before a term that left the turn alone. A stop that
+// began long before the stage counts as well: no leader begins a stage under a stop. A thief does, and a leader that sees that turn only after the stop
+// cannot know about it.
 func (e *engine) ran(since time.Time, terms []string) (d time.Duration) {
 	spans := slices.Clone(e.unled)
 	var stop time.Time // when it began
