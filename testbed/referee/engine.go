@@ -126,6 +126,7 @@ type turnMemory struct {
 	late      bool     // granted by a term that had ended, and not resolved yet
 	backedOut bool     // it was late, and the leader has backed it out
 	boots     []string // boots that a reboot in this turn ended
+	edited    bool     // someone other than a leader may have begun the current stage: an edit of the Node was declared
 }
 
 func newEngine(c config) *engine {
@@ -226,6 +227,7 @@ func (e *engine) onNode(m moment, name string, obj *corev1.Node) {
 		return
 	}
 	after := turn.FromNode(obj)
+	edited := slices.ContainsFunc(e.declared, func(d Declaration) bool { return d.Node == name && d.Rule == "" })
 	if before == nil {
 		e.begin(n, &after)
 	} else {
@@ -233,6 +235,9 @@ func (e *engine) onNode(m moment, name string, obj *corev1.Node) {
 	}
 	if epoch := epochOf(&after); n.turn != nil && !slices.Contains(n.turn.terms, epoch) {
 		n.turn.terms = append(n.turn.terms, epoch)
+	}
+	if n.turn != nil && (before == nil || before.State != after.State || !stageAt(before).Equal(stageAt(&after))) {
+		n.turn.edited = edited
 	}
 	if before == nil || !publishes(before, &after) {
 		n.versions = nil
@@ -306,6 +311,14 @@ func epochOf(n *turn.Node) string {
 		return ""
 	}
 	return n.Grant.Epoch
+}
+
+// stageAt returns when the stage of a node in a turn began.
+func stageAt(n *turn.Node) (t time.Time) {
+	if n.Grant != nil {
+		t = n.Grant.StageAt
+	}
+	return t
 }
 
 // recount updates the count of disturbed nodes, and judges the count when it grows. If a Node is created with a mark, its creator disturbed it.

@@ -242,6 +242,16 @@ var lawful = []struct {
 		s.write("n2", enter(v1alpha1.StateUncordoning, "t1", "e2"))
 		s.grant("n1", "t2")
 	}},
+	{"a turn that someone grants under the stop, and that its leader sees only after it, is overdue", func(s *script) {
+		s.stop(true)
+		s.pass(20 * time.Second)
+		s.e.declared = []Declaration{{"", "n1", "a thief grants"}}
+		s.write("n1", enter(v1alpha1.StateDraining, "t1", "e1", s.drainsFor(2*time.Minute)))
+		s.e.declared = nil
+		s.pass(2 * time.Minute)
+		s.stop(false)
+		s.write("n1", label(v1alpha1.LabelHeld, string(v1alpha1.ReasonOverdue)))
+	}},
 	{"overdue after a stop", func(s *script) {
 		s.write("n1", enter(v1alpha1.StateDraining, "t1", "e1", s.drainsFor(2*time.Minute)))
 		s.stop(true)

@@ -128,18 +128,12 @@ type span struct {
 	holder   string
 }
 
-// ran returns for how long since a time leaders could continue a turn: without stops and without the time between two leaders. Only the terms
-// that the turn has been of count, as the Lease does not say how long there was no leader before a term that left the turn alone. A stop that
-// began long before the stage counts as well: no leader begins a stage under a stop. A thief does, and a leader that sees that turn only after the stop
-// cannot know about it.
-func (e *engine) ran(since time.Time, terms []string) (d time.Duration) {
+// ran returns for how long since a time leaders could continue a turn: without stops, if stops says so, and without the time between two leaders. Only
+// the terms that the turn has been of count, as the Lease does not say how long there was no leader before a term that left the turn alone.
+func (e *engine) ran(since time.Time, terms []string, stops bool) (d time.Duration) {
 	spans := slices.Clone(e.unled)
-	var stop time.Time // when it began
 	for i, l := range e.leases {
-		if !l.stopped || i == 0 || !e.leases[i-1].stopped {
-			stop = l.at.by
-		}
-		if s := (span{l.at.by, e.now.after, l.holder}); l.stopped && !stop.Before(since.Add(-noticesStop)) {
+		if s := (span{l.at.by, e.now.after, l.holder}); stops && l.stopped {
 			if i+1 < len(e.leases) {
 				s.to = e.leases[i+1].at.after
 			}
@@ -181,9 +175,10 @@ func (e *engine) early(n *node, before, after *turn.Node) bool {
 	return e.lasted(n, before, after) < timeout(before)-noticesStop
 }
 
-// lasted returns for how long the stage before a leader's write has run.
+// lasted returns for how long the stage before a leader's write has run. A leader begins no stage under a stop, so a leader that sees only after the
+// stop a stage that someone else has begun cannot know that the stop is to be left out.
 func (e *engine) lasted(n *node, before, after *turn.Node) time.Duration {
-	return e.ran(before.Grant.StageAt, append(slices.Clone(n.turn.terms), epochOf(after)))
+	return e.ran(before.Grant.StageAt, append(slices.Clone(n.turn.terms), epochOf(after)), !n.turn.edited)
 }
 
 // timeout returns the shortest timeout of the state of a node in a turn.

@@ -343,15 +343,6 @@ var offences = []struct {
 		s.pass(20 * time.Second)
 		s.reboot("n1")
 	}},
-	{"granted long after the stop, which a thief does, and overdue after it", []Rule{Stop}, func(s *script) {
-		s.stop(true)
-		s.pass(2 * time.Minute)
-		s.stop(true) // a renewal
-		s.write("n1", enter(v1alpha1.StateDraining, "t1", "e1", s.drainsFor(2*time.Minute)))
-		s.pass(2 * time.Minute)
-		s.stop(false)
-		s.write("n1", label(v1alpha1.LabelHeld, string(v1alpha1.ReasonOverdue)))
-	}},
 	{"overdue, and there was a stop for most of the time", []Rule{Overdue}, func(s *script) {
 		s.stop(true)
 		s.pass(20 * time.Second) // the leader has not noticed it yet
