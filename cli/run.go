@@ -65,24 +65,26 @@ const (
 	// that it costs no CPU time that can be measured.
 	gcPercent = 50
 	// maxProcs is how many CPUs run Go code at once. With more, the runtime wakes more threads for each timer, and keeps
-	// memory for each CPU. maxLeaderProcs is the same for a leader, so that a decision about thousands of Nodes delays
-	// neither the changes of Nodes that arrive meanwhile nor the renewal of the Lease.
-	maxProcs, maxLeaderProcs = 1, 2
+	// memory for each CPU. maxLargeProcs is the same for the leader of a large fleet, so that a decision, which takes
+	// milliseconds then, delays neither the changes of Nodes that arrive meanwhile nor the renewal of the Lease.
+	maxProcs, maxLargeProcs = 1, 2
+	// largeFleet is how many Nodes a large fleet has.
+	largeFleet = 1000
 )
 
-// limitRuntime applies them to this process, which does not lead yet.
+// limitRuntime applies them to this process, which leads no Nodes yet.
 func limitRuntime() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	}
-	limitProcs(false)
+	limitProcs(0)
 }
 
-// limitProcs limits how many CPUs run Go code at once.
-func limitProcs(leads bool) {
+// limitProcs limits how many CPUs run Go code at once in a process that leads so many Nodes.
+func limitProcs(nodes int) {
 	procs := maxProcs
-	if leads {
-		procs = min(maxLeaderProcs, runtime.NumCPU())
+	if nodes >= largeFleet {
+		procs = min(maxLargeProcs, runtime.NumCPU())
 	}
 	if os.Getenv("GOMAXPROCS") == "" {
 		runtime.GOMAXPROCS(procs)

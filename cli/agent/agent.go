@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"time"
 
 	"k8s.io/klog/v2"
 
@@ -22,6 +23,7 @@ import (
 	"lockkeeper.dev/lockkeeper/cli/agent/webserver"
 	"lockkeeper.dev/lockkeeper/coordinator"
 	"lockkeeper.dev/lockkeeper/coordinator/notify"
+	"lockkeeper.dev/lockkeeper/coordinator/rollout"
 	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node"
 	"lockkeeper.dev/lockkeeper/node/config"
@@ -47,9 +49,10 @@ type Options struct {
 	// Log is the process's log, and Level its level, which a reload changes.
 	Log   *slog.Logger
 	Level *slog.LevelVar
-	// Leads, unless it is nil, is called with each new status of the coordinator. It receives
-	// whether this host leads, so that the process can adapt its limits. It must not block.
-	Leads func(leads bool)
+	// Leads, unless it is nil, is called with each decision of a leader, and receives how many Nodes
+	// it is about. With each status of a candidate that does not lead, it receives 0. So the process
+	// can adapt its limits. It must not block.
+	Leads func(nodes int)
 
 	// Bus is the message bus of the host's services; nil is the system bus.
 	Bus *systemd.Bus
@@ -270,11 +273,17 @@ func campaign(ctx context.Context, shutdown *shutdown, cfg *config.Config, o Opt
 	defer following.Wait()
 	following.Go(func() { r.coordinatorCredential.Run(ctx) })
 	report := func(s coordinator.Status) {
-		if o.Leads != nil {
-			o.Leads(s.Leader)
+		if o.Leads != nil && !s.Leader {
+			o.Leads(0)
 		}
 		m.RoleChanged(s)
 		r.setRole(s)
+	}
+	decided := func(took time.Duration, s *rollout.Snapshot, out *rollout.Outcome) {
+		if o.Leads != nil {
+			o.Leads(len(s.Nodes))
+		}
+		m.Decided(took, s, out)
 	}
 	lastEpoch, recordEpoch := epochs(o.Lock, host.BootID())
 	for ctx.Err() == nil {
@@ -303,7 +312,7 @@ func campaign(ctx context.Context, shutdown *shutdown, cfg *config.Config, o Opt
 			LeaseDuration: cfg.Lease.Duration, RenewDeadline: cfg.Lease.RenewDeadline, RetryPeriod: cfg.Lease.RetryPeriod,
 			PrometheusURL: cfg.Coordinator.PrometheusURL, PrometheusTokenFile: cfg.Coordinator.PrometheusTokenFile,
 			Notify: notifications(cfg, m),
-			Log:    log, Liveness: r.liveness, Report: report, Decided: m.Decided,
+			Log:    log, Liveness: r.liveness, Report: report, Decided: decided,
 		})
 		stop()
 		lastEpoch = "" // by now, the record is one of this process

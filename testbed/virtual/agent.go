@@ -106,7 +106,7 @@ func (m *Machine) startLocked() {
 	}
 	cfg, _, err := load()
 	m.f.must(err)
-	level, leads := new(slog.LevelVar), false
+	level, leads := new(slog.LevelVar), 0
 	a.ctx, a.cancel = context.WithCancel(context.Background())
 	m.agents = append(m.agents, a)
 	o := agent.Options{
@@ -115,8 +115,8 @@ func (m *Machine) startLocked() {
 		Bus:       &systemd.Bus{Dial: a.dial},
 		Transport: a.transport,
 		FleetLock: a.serve,
-		Leads: func(now bool) {
-			if leads = now; leads {
+		Leads: func(nodes int) {
+			if leads = nodes; leads > 0 {
 				m.f.led.Store(true)
 			}
 		},
@@ -128,8 +128,8 @@ func (m *Machine) startLocked() {
 		case a.killed():
 		case err != nil:
 			m.f.problem("%s: lockkeeper exited: %v", m.name, err)
-		case leads:
-			m.f.problem("%s: lockkeeper exited, and Leads was last called with true", m.name)
+		case leads > 0:
+			m.f.problem("%s: lockkeeper exited, and Leads was last called with %d Nodes", m.name, leads)
 		}
 	}()
 }
