@@ -121,7 +121,7 @@ func offence(s rollout.Snapshot, n *turn.Node, v rollout.Verdict) string {
 		return "a new turn with an old start"
 	case m.From == v1alpha1.StateBeforeReboot && m.To == v1alpha1.StateRebooting && n.Grant.Terms.WaitForVolumeDetach && n.Grant.Drains && len(n.Volumes) > 0:
 		return "reboots under volumes that are attached"
-	case m.Grant != nil && n.Grant != nil && m.Grant.Turn == n.Grant.Turn && m.Grant.Force && !n.Grant.Force && (n.Grant.Terms.DrainTimeout != v1alpha1.OnTimeoutForce || n.State != v1alpha1.StateDraining || !w.past(n.Grant, n.Grant.Terms.Draining.Duration)):
+	case m.Grant != nil && n.Grant != nil && m.Grant.Turn == n.Grant.Turn && m.Grant.Force && !n.Grant.Force && (n.Grant.Terms.DrainTimeout != v1alpha1.OnTimeoutForce || n.State != v1alpha1.StateDraining || !w.past(n, n.Grant.Terms.Draining.Duration)):
 		return "forces a drain that is not to be forced"
 	case m.To == v1alpha1.StateRebooting && changed && (m.Grant.BootID != n.BootID || !speaks(n)):
 		return "promotes to rebooting without a word of the present boot"

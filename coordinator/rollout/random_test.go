@@ -51,7 +51,10 @@ var (
 func randomSnapshot(d *dice) rollout.Snapshot {
 	s := rollout.Snapshot{
 		Now: atNoon, Epoch: mostly(d, "e1", ""), Self: one(d, "", "n0", "n1"), Stopped: d.oneIn(12), Unread: mostly(d, "", "forbidden"),
-		Gates: map[string]rollout.Gate{}, Uncertain: map[string]bool{}, Refused: map[string]string{},
+		Gates: map[string]rollout.Gate{}, Uncertain: map[string]bool{}, Refused: map[string]string{}, StopMissed: map[string]time.Time{},
+	}
+	if s.Stopped {
+		s.StoppedSince = ago(d)
 	}
 	var all []policy.Policy
 	for i := range one(d, 1, 1, 1, 2, 3, 4) {
@@ -79,6 +82,9 @@ func randomSnapshot(d *dice) rollout.Snapshot {
 		}
 		if d.oneIn(20) {
 			s.Refused[n.Name] = "a webhook says no"
+		}
+		if d.oneIn(20) {
+			s.StopMissed[n.Name] = ago(d)
 		}
 	}
 	return s

@@ -203,8 +203,10 @@ func (w twin) foreign() map[string]bool {
 }
 
 // past: timeouts are evaluated from the stage's start less paused time; and "a
-// turn does not come out of the lack of a leader overdue".
-func (w twin) past(g *v1alpha1.Grant, limit time.Duration) bool {
+// turn does not come out of the lack of a leader overdue", nor out of a stop that
+// its leader could not record.
+func (w twin) past(n *turn.Node, limit time.Duration) bool {
+	g := n.Grant
 	frozen := g.PausedFor.Duration
 	if g.PausedSince != nil && w.Now.After(*g.PausedSince) {
 		frozen += w.Now.Sub(*g.PausedSince)
@@ -219,6 +221,18 @@ func (w twin) past(g *v1alpha1.Grant, limit time.Duration) bool {
 			led = g.StageAt.Add(frozen)
 		}
 		frozen += max(0, w.Now.Sub(led))
+	}
+	if (w.Epoch == "" || g.Epoch == w.Epoch) && g.PausedSince == nil {
+		stopped := w.StoppedSince
+		if since, missed := w.StopMissed[n.Name]; missed {
+			stopped = since
+		}
+		if stopped.Before(g.StageAt) && !stopped.IsZero() {
+			stopped = g.StageAt
+		}
+		if !stopped.IsZero() && stopped.Before(w.Now) {
+			frozen += w.Now.Sub(stopped)
+		}
 	}
 	return w.Now.Sub(g.StageAt) >= limit+frozen
 }
@@ -238,7 +252,7 @@ func (w twin) failed() map[string]bool {
 		limit := map[v1alpha1.State]time.Duration{
 			v1alpha1.StateRebooting: n.Grant.Terms.Rebooting.Duration, v1alpha1.StateApplying: n.Grant.Terms.Applying.Duration}
 		over, acts := limit[n.State]
-		late := acts && !word(v1alpha1.ReportDone) && w.past(n.Grant, over)
+		late := acts && !word(v1alpha1.ReportDone) && w.past(n, over)
 		return n.Grant.Result == v1alpha1.ResultFailed || acts && word(v1alpha1.ReportFailed) || late
 	})
 }
@@ -663,7 +677,7 @@ func compare(t *testing.T, s rollout.Snapshot) (grants, would int, foreign map[s
 		for _, p := range s.Policies {
 			t.Logf("policy %s, selects %v: %+v total %+v", p.Name, w.all(func(n *turn.Node) bool { return p.Selects(n.Labels) }), p, p.MaxUnavailableTotal)
 		}
-		t.Logf("stopped %t, unread %q, uncertain %v, gates %v", s.Stopped, s.Unread, s.Uncertain, s.Gates)
+		t.Logf("stopped %t since %v, missed %v, unread %q, uncertain %v, gates %v", s.Stopped, s.StoppedSince, s.StopMissed, s.Unread, s.Uncertain, s.Gates)
 	}
 	return len(want), len(wantWould), foreign
 }
