@@ -403,7 +403,7 @@ func leaseSpec(holder string) map[string]any {
 	return map[string]any{"holderIdentity": holder, "acquireTime": now, "renewTime": now, "leaseDurationSeconds": 30}
 }
 
-// policyModes are the changes of the policy that decides; see [policyChange].
+// policyModes are the changes of a policy; see [policyChange].
 var policyModes = []string{
 	"budget=2", "budget=100%", "paused", "observe", "window", "window-cancel", "hooks", "hooks-continue", "drain-short", "drain-force",
 	"settle=0s", "deleted",
@@ -445,8 +445,8 @@ func policyChange(mode string) map[string]any {
 	panic("the mode of a policy's change: " + mode)
 }
 
-// deciding returns the policy that decides the rollout: of the highest priority.
-func (p *people) deciding() *v1alpha1.DisruptionPolicy {
+// deciding returns one of the policies that decide about nodes: the fleet's, or with every other seed its canary's, if it has one.
+func (p *people) deciding(seed uint64) *v1alpha1.DisruptionPolicy {
 	var list v1alpha1.DisruptionPolicyList
 	if !p.do(admin, http.MethodGet, policiesPath, nil, &list) {
 		return nil
@@ -455,19 +455,17 @@ func (p *people) deciding() *v1alpha1.DisruptionPolicy {
 	if len(items) == 0 {
 		return nil
 	}
-	best := slices.MinFunc(items, func(a, b v1alpha1.DisruptionPolicy) int {
-		return cmp.Or(cmp.Compare(b.Spec.Priority, a.Spec.Priority), cmp.Compare(a.Name, b.Name))
-	})
-	return &best
+	slices.SortFunc(items, func(a, b v1alpha1.DisruptionPolicy) int { return cmp.Compare(b.Spec.Priority, a.Spec.Priority) })
+	return &items[seed%uint64(len(items))]
 }
 
-// changePolicy changes the policy that decides. The executor keeps it as it was before the first change.
+// changePolicy changes a policy. The executor keeps it as it was before the first change.
 func changePolicy(e *executor, f Fault) {
 	e.mu.Lock()
 	before := e.policy
 	e.mu.Unlock()
 	if before == nil {
-		if before = e.people.deciding(); before == nil {
+		if before = e.people.deciding(e.plan.Seed); before == nil {
 			return
 		}
 		e.mu.Lock()

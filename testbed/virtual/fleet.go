@@ -381,9 +381,10 @@ func (f *Fleet) specOf(obj runtime.Object) v1alpha1.DisruptionPolicySpec {
 	return p.Spec
 }
 
-// budget is how many nodes a policy lets be disturbed at once.
+// budget is how many nodes a policy lets be disturbed at once, of all policies if it has a limit for that.
 func (f *Fleet) budget(spec *v1alpha1.DisruptionPolicySpec) int {
-	n, err := intstr.GetScaledValueFromIntOrPercent(&spec.Rollout.MaxUnavailable, f.opts.Hosts, false)
+	limit := cmp.Or(spec.Rollout.MaxUnavailableTotal, &spec.Rollout.MaxUnavailable)
+	n, err := intstr.GetScaledValueFromIntOrPercent(limit, f.opts.Hosts, false)
 	f.must(err)
 	return max(1, n)
 }
