@@ -35,6 +35,7 @@ func (c *candidate) connect() error {
 	}
 	c.client = client
 	c.lease = newLeaseWatch(client, c.LeaseNamespace, c.LeaseName, c.wentBack)
+	c.lease.heldBy = c.sawHolder
 	ctx, cancel := context.WithCancel(context.Background())
 	var looking sync.WaitGroup
 	looking.Go(func() { c.lease.Run(ctx) })
@@ -179,7 +180,7 @@ func (c *candidate) freeLastTerm(ctx context.Context, lease *coordinationv1.Leas
 		return lease
 	}
 	freed := lease.DeepCopy()
-	freed.Spec.HolderIdentity, freed.Spec.LeaseDurationSeconds = new(""), new(int32(1))
+	freed.Spec.HolderIdentity, freed.Spec.LeaseDurationSeconds = new(""), new(int32(releasedLasts))
 	ctx, cancel := context.WithTimeout(ctx, kube.Timeout)
 	defer cancel()
 	after, err := c.client.CoordinationV1().Leases(c.LeaseNamespace).Update(ctx, freed, metav1.UpdateOptions{})
@@ -210,6 +211,20 @@ func (c *candidate) rewoundAt() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.rewound
+}
+
+// sawHolder records whom the Lease names.
+func (c *candidate) sawHolder(holder string) {
+	c.mu.Lock()
+	c.holder = holder
+	c.mu.Unlock()
+}
+
+// lastHolder returns whom the Lease named last, as far as this process knows.
+func (c *candidate) lastHolder() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.holder
 }
 
 // bar records what blocks this host, from the error with which a campaign ended.
@@ -304,6 +319,7 @@ func (c *candidate) newLock(epoch string, unfit func(error)) *termLock {
 		identity: epoch,
 		lasts:    c.LeaseDuration,
 		shown:    c.lease.record,
+		before:   c.lastHolder,
 		may:      func() error { return skewed(client) },
 		saw: func(holder string, err error) {
 			if skew := skewed(client); skew != nil {

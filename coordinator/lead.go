@@ -65,9 +65,8 @@ type leader struct {
 	pauser pauser
 	// stopped is since when the leader has seen the emergency stop; zero: there is none.
 	stopped time.Time
-	// missed says, by node, when a stop began that is over and may not be recorded on the
-	// Node.
-	missed map[string]time.Time
+	// missed says, by node, when the stop was that is over and may not be recorded on the Node.
+	missed map[string]rollout.Stop
 	// handover is since when a node has been held with Handover; zero: no node is.
 	handover time.Time
 

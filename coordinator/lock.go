@@ -44,6 +44,8 @@ type termLock struct {
 	// shown returns the Lease's record from a watch. ok is false if the watch does not
 	// work now. nil: there is no watch.
 	shown func() (record *resourcelock.LeaderElectionRecord, raw []byte, err error, ok bool)
+	// before returns whom a Lease that names no one named last, or "". It may be nil.
+	before func() string
 	// may is called right before the Lease is taken. If it returns an error, the Lease is
 	// not taken. It may be nil.
 	may func() error
@@ -65,7 +67,7 @@ type termLock struct {
 	renewTime   time.Time // spec.renewTime in that write
 	transitions int       // how often the Lease had changed hands when this term took it
 	lastRenewed time.Time // spec.renewTime before this term took it; zero: there was none, or a person blanked the Lease
-	lastHolder  string    // spec.holderIdentity before this term took it
+	lastHolder  string    // the last spec.holderIdentity that was not empty before this term took it; "": unknown
 	ended       error
 }
 
@@ -88,13 +90,17 @@ func (l *termLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord,
 		holder := ""
 		if err == nil {
 			holder = record.HolderIdentity
+			last := holder
+			if holder == "" && l.before != nil {
+				last = l.before()
+			}
 			l.mu.Lock()
 			l.lastRenewed = record.RenewTime.Time
 			if holder == "" && record.LeaseDurationSeconds != releasedLasts {
-				// A person blanked it. Its last holder may not have taken over any turn.
+				// A person blanked it, perhaps long after its holder had died.
 				l.lastRenewed = time.Time{}
 			}
-			l.lastHolder = holder
+			l.lastHolder = last
 			l.mu.Unlock()
 		}
 		l.saw(holder, err)
@@ -184,7 +190,7 @@ func (l *termLock) ledUntil() time.Time {
 	return l.lastRenewed
 }
 
-// ledBy returns whom the Lease named before this term took it; "" if it named no one.
+// ledBy returns whom the Lease named last before this term took it; "" if that is not known.
 func (l *termLock) ledBy() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -211,9 +211,10 @@ func TestLockKnowsTheLastRenewal(t *testing.T) {
 		for lasts, known := range map[int]bool{1: true, 30: false} { // released, and blanked by a person
 			l = newTestLock()
 			l.lease.renewed, l.lease.lasts = began, lasts
+			l.before = func() string { return "gone_1" }
 			l.get()
 			l.put("me_1")
-			if got := l.ledUntil(); got.Equal(began) != known || got.IsZero() == known || l.ledBy() != "" {
+			if got := l.ledUntil(); got.Equal(began) != known || got.IsZero() == known || l.ledBy() != "gone_1" {
 				t.Errorf("a Lease of %d s without a holder: last renewal %v by %q, known %t", lasts, got, l.ledBy(), known)
 			}
 		}

@@ -103,27 +103,32 @@ func (l *leader) snapshot() (s rollout.Snapshot, due time.Duration, ok bool) {
 // ended.
 func (l *leader) stopOver(s *rollout.Snapshot, since time.Time) {
 	if l.missed == nil {
-		l.missed = map[string]time.Time{}
+		l.missed = map[string]rollout.Stop{}
 	}
 	for i := range s.Nodes {
 		n := &s.Nodes[i]
-		if _, earlier := l.missed[n.Name]; !earlier && (n.InTurn() || s.Uncertain[n.Name]) {
-			l.missed[n.Name] = since
+		if n.InTurn() || s.Uncertain[n.Name] {
+			stop := rollout.Stop{Since: since, Until: s.Now}
+			if earlier, ok := l.missed[n.Name]; ok {
+				stop.Since = earlier.Since
+			}
+			l.missed[n.Name] = stop
 		}
 	}
 }
 
 // stopMissed returns the nodes on which a stop that is over is not recorded, and forgets the
 // others. What it cannot know yet, because the outcome of a write is unknown, it keeps.
-func (l *leader) stopMissed(uncertain map[string]bool) map[string]time.Time {
-	maps.DeleteFunc(l.missed, func(name string, _ time.Time) bool {
+func (l *leader) stopMissed(uncertain map[string]bool) map[string]rollout.Stop {
+	maps.DeleteFunc(l.missed, func(name string, _ rollout.Stop) bool {
 		if uncertain[name] {
 			return false
 		}
 		n := l.facts.node(name)
-		return n == nil || !n.InTurn() || !n.Ours() || n.Grant.Epoch != l.epoch || n.Grant.PausedSince != nil
+		// A grant that someone has removed or damaged is written again, with the time of its stage.
+		return n == nil || !n.InTurn() || n.Grant != nil && (n.Grant.Epoch != l.epoch || n.Grant.PausedSince != nil)
 	})
-	return maps.Clone(l.missed)
+	return l.missed
 }
 
 // stoppedSince returns since when the leader has seen the emergency stop that is set now.

@@ -500,10 +500,10 @@ func TestMissedStop(t *testing.T) {
 			}
 			l.seeLease(version, "me_1", stop)
 		}
-		missed := func(step string, want map[string]time.Time) {
+		missed := func(step string, want map[string]rollout.Stop) {
 			t.Helper()
 			s, _, ok := l.snapshot()
-			if !ok || !maps.EqualFunc(s.StopMissed, want, time.Time.Equal) {
+			if !ok || !maps.Equal(s.StopMissed, want) {
 				t.Errorf("%s: decides %t, missed %v, expected %v", step, ok, s.StopMissed, want)
 			}
 			time.Sleep(time.Minute)
@@ -527,11 +527,19 @@ func TestMissedStop(t *testing.T) {
 		seen("b", true, v1alpha1.StateDraining, grant(true))
 		missed("recorded on b", nil)
 		seen("b", false, v1alpha1.StateDraining, grant(true))
-		missed("lifted", map[string]time.Time{"a": since, "c": since})
+		stop := rollout.Stop{Since: since, Until: time.Now().UTC()}
+		missed("lifted", map[string]rollout.Stop{"a": stop, "c": stop})
 		l.mu.Lock()
 		clear(l.uncertain)
 		l.mu.Unlock()
-		missed("the outcomes are known", map[string]time.Time{"a": since})
+		missed("the outcomes are known", map[string]rollout.Stop{"a": stop})
+		seen("a", true, v1alpha1.StateDraining, grant(false))
+		missed("another stop", map[string]rollout.Stop{"a": stop})
+		seen("a", false, v1alpha1.StateDraining, nil)
+		stop.Until = time.Now().UTC()
+		missed("lifted, and the grant is lost", map[string]rollout.Stop{"a": stop})
+		seen("a", false, v1alpha1.StateDraining, grant(false))
+		missed("it is written again", map[string]rollout.Stop{"a": stop})
 		seen("a", false, v1alpha1.StateDraining, grant(true))
 		missed("recorded on a", nil)
 		seen("a", false, v1alpha1.StateDraining, grant(false))

@@ -206,8 +206,8 @@ func set(s *rollout.Snapshot, word string) error {
 			n.BootID = text
 		}
 		return err
-	case "ledago": // until when the last term was led
-		s.LedUntil = ago()
+	case "ledago": // until when the term e0 led
+		s.LedUntil, s.LedBy = ago(), "e0"
 	case "rewound":
 		s.Rewound = ago()
 	case "attempts":
@@ -299,8 +299,10 @@ func set(s *rollout.Snapshot, word string) error {
 		s.Stopped = true
 	case "stopped-since":
 		s.Stopped, s.StoppedSince = true, ago()
-	case "stop-missed": // since when n1 was under a stop that is over
-		s.StopMissed = map[string]time.Time{"n1": ago()}
+	case "stop-missed": // since when n1 was under a stop that is over now
+		s.StopMissed = map[string]rollout.Stop{"n1": {Since: ago(), Until: atNoon}}
+	case "stop-missed-until": // when it ended
+		s.StopMissed["n1"] = rollout.Stop{Since: s.StopMissed["n1"].Since, Until: ago()}
 	case "policies-unread":
 		s.Unread = "forbidden"
 	case "uncertain":

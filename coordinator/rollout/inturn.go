@@ -34,7 +34,8 @@ func (d *decision) inTurn(n *turn.Node) {
 		d.unfreeze(n)
 		return
 	}
-	if _, missed := d.StopMissed[n.Name]; missed {
+	_, missed := d.StopMissed[n.Name]
+	if _, refused := d.Refused[n.Name]; missed && !refused {
 		d.freeze(n) // for a stop that is over; the next decision ends it
 		return
 	}
@@ -360,7 +361,7 @@ func (d *decision) missingHooks(n *turn.Node, acked bool) (string, bool) {
 // continues across a change of leaders.
 func (d *decision) past(n *turn.Node, limit time.Duration) bool {
 	end := n.Grant.StageAt.Add(limit + d.stoppedFor(n))
-	if n.Grant.PausedSince == nil && d.unrecorded(n) == 0 { // otherwise the end moves on with the time
+	if n.Grant.PausedSince == nil && d.own(n) && !d.Stopped { // otherwise the end moves on with the time
 		d.wake(end)
 	}
 	return !end.After(d.Now)

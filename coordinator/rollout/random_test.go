@@ -51,7 +51,7 @@ var (
 func randomSnapshot(d *dice) rollout.Snapshot {
 	s := rollout.Snapshot{
 		Now: atNoon, Epoch: mostly(d, "e1", ""), Self: one(d, "", "n0", "n1"), Stopped: d.oneIn(12), Unread: mostly(d, "", "forbidden"),
-		Gates: map[string]rollout.Gate{}, Uncertain: map[string]bool{}, Refused: map[string]string{}, StopMissed: map[string]time.Time{},
+		Gates: map[string]rollout.Gate{}, Uncertain: map[string]bool{}, Refused: map[string]string{}, StopMissed: map[string]rollout.Stop{},
 	}
 	if s.Stopped {
 		s.StoppedSince = ago(d)
@@ -84,7 +84,7 @@ func randomSnapshot(d *dice) rollout.Snapshot {
 			s.Refused[n.Name] = "a webhook says no"
 		}
 		if d.oneIn(20) {
-			s.StopMissed[n.Name] = ago(d)
+			s.StopMissed[n.Name] = rollout.Stop{Since: ago(d), Until: one(d, atNoon, atNoon.Add(-time.Minute), ago(d))}
 		}
 	}
 	return s

@@ -9,6 +9,9 @@ import (
 	"lockkeeper.dev/lockkeeper/policy"
 )
 
+// Stop is when an emergency stop was set.
+type Stop struct{ Since, Until time.Time }
+
 // Snapshot is the cluster at one moment, as a leader sees it: what it listed from the
 // quorum after it won the Lease, updated by a watch and overlaid by what its own writes
 // returned.
@@ -21,10 +24,10 @@ type Snapshot struct {
 	Self string
 	// LedUntil is when the previous leader last renewed the Lease. No leader has promoted a
 	// node since then, so the clocks of turns of other terms are stopped. Zero: unknown, for
-	// example because a person blanked the Lease. Its last holder may not have taken over any
-	// turn.
+	// example because a person blanked the Lease.
 	LedUntil time.Time
-	// LedBy is the previous leader's term. "": unknown, because it gave the Lease back.
+	// LedBy is the previous leader's term. "": unknown, because it gave the Lease back before
+	// this process saw it.
 	LedBy string
 	// Rewound is when this process last noticed that the API server's store went
 	// back in time, because it was restored from a backup. Zero: never.
@@ -35,9 +38,9 @@ type Snapshot struct {
 	// StoppedSince is since when this leader has seen the stop. Zero: unknown, or there is
 	// none. A turn whose Node could not be written meanwhile has been stopped since then.
 	StoppedSince time.Time
-	// StopMissed says since when a node was under an earlier stop of this term, if the stop
-	// ended before the leader could record on the Node that the turn's clock is stopped.
-	StopMissed map[string]time.Time
+	// StopMissed holds the nodes under an earlier stop of this term that ended before the
+	// leader could record on the Node that the turn's clock is stopped.
+	StopMissed map[string]Stop
 
 	// Policies are all DisruptionPolicies, invalid ones included. A node that
 	// none of them selects is granted nothing.

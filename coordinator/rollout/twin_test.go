@@ -213,25 +213,25 @@ func (w twin) past(n *turn.Node, limit time.Duration) bool {
 	}
 	frozen = max(frozen, 0)
 	if w.Epoch != "" && g.Epoch != w.Epoch && g.PausedSince == nil {
-		led := g.StageAt
-		if w.LedUntil.After(led) && !w.LedUntil.After(w.Now.Add(time.Minute)) {
+		led := g.StageAt.Add(frozen) // unless it is known
+		if w.LedBy == g.Epoch && !w.Stopped && w.LedUntil.After(led) && !w.LedUntil.After(w.Now.Add(time.Minute)) {
 			led = w.LedUntil
-		}
-		if w.LedBy != "" && w.LedBy != g.Epoch {
-			led = g.StageAt.Add(frozen)
 		}
 		frozen += max(0, w.Now.Sub(led))
 	}
 	if (w.Epoch == "" || g.Epoch == w.Epoch) && g.PausedSince == nil {
-		stopped := w.StoppedSince
-		if since, missed := w.StopMissed[n.Name]; missed {
-			stopped = since
+		stop, missed := w.StopMissed[n.Name]
+		if w.Stopped {
+			stop.Until = w.Now
+			if !missed {
+				stop.Since = w.StoppedSince
+			}
 		}
-		if stopped.Before(g.StageAt) && !stopped.IsZero() {
-			stopped = g.StageAt
+		if stop.Since.Before(g.StageAt) && !stop.Since.IsZero() {
+			stop.Since = g.StageAt
 		}
-		if !stopped.IsZero() && stopped.Before(w.Now) {
-			frozen += w.Now.Sub(stopped)
+		if !stop.Since.IsZero() && stop.Since.Before(stop.Until) {
+			frozen += stop.Until.Sub(stop.Since)
 		}
 	}
 	return w.Now.Sub(g.StageAt) >= limit+frozen

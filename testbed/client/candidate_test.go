@@ -18,6 +18,7 @@ import (
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/coordinator"
+	"lockkeeper.dev/lockkeeper/coordinator/rollout"
 	"lockkeeper.dev/lockkeeper/kube"
 )
 
@@ -31,6 +32,7 @@ type candidate struct {
 
 	mu       sync.Mutex
 	statuses []coordinator.Status
+	decided  rollout.Snapshot // the last one that it decided about
 
 	end  context.CancelFunc
 	done chan struct{}
@@ -46,6 +48,11 @@ func startCandidate(t *testing.T, name string, edit func(*candidate)) *candidate
 		LeaseNamespace: leaseSpace, LeaseName: leaseName,
 		LeaseDuration: 30 * time.Second, RenewDeadline: 20 * time.Second, RetryPeriod: 500 * time.Millisecond,
 		Log: logger(t, name), Report: c.told,
+		Decided: func(_ time.Duration, s *rollout.Snapshot, _ *rollout.Outcome) {
+			c.mu.Lock()
+			c.decided = *s
+			c.mu.Unlock()
+		},
 	}
 	if edit != nil {
 		edit(c)
@@ -66,6 +73,21 @@ func startCandidate(t *testing.T, name string, edit func(*candidate)) *candidate
 	}()
 	t.Cleanup(c.stop)
 	return c
+}
+
+// follows checks what a leader's decisions know of the term before it: until when it led, and whose it was.
+func (c *candidate) follows(epoch string, led time.Time) {
+	c.t.Helper()
+	var s rollout.Snapshot
+	until(c.t, "a decision", func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		s = c.decided
+		return s.Epoch != ""
+	})
+	if s.LedBy != epoch || s.LedUntil.Sub(led).Abs() > patience {
+		c.t.Errorf("it knows that %q led until %v, expected %q until about %v", s.LedBy, s.LedUntil, epoch, led)
+	}
 }
 
 // stop stops the candidate gracefully.
@@ -262,6 +284,7 @@ func TestReleaseHandsOver(t *testing.T) {
 	a.stop()
 	second := b.leads(1)
 	t.Logf("handed over in %v", time.Since(ended))
+	b.follows(first, ended)
 	if holder(t) != second {
 		t.Errorf("the Lease is held by %q, expected %q", holder(t), second)
 	}
@@ -339,6 +362,9 @@ func TestDeadLeadersLeaseIsFreed(t *testing.T) {
 	if epoch == "n1_dead" || len(recorded) == 0 || recorded[len(recorded)-1] != epoch || early != nil {
 		t.Errorf("it leads %s, recorded %q, %v", epoch, recorded, early)
 	}
+	renewed, err := time.Parse("2006-01-02T15:04:05.000000Z", now)
+	must(t, err)
+	l.follows("n1_dead", renewed)
 	obj, _, err := scheme.Codecs.UniversalDeserializer().Decode([]byte(l.w.requests("PUT lease")[0].body), nil, nil)
 	must(t, err)
 	freed, _ := obj.(*coordinationv1.Lease)
