@@ -177,8 +177,9 @@ const (
 	ReasonUncordoned Reason = "Uncordoned"
 	// ReasonWantGone: the want vanished or fell below what the state needs.
 	ReasonWantGone Reason = "WantGone"
-	// ReasonPlanChanged: the turn was not granted for the steps that the host published,
-	// or the plan needs a drain now, and the turn has none.
+	// ReasonPlanChanged: the turn was not granted for the steps that the host published, the
+	// plan needs a drain now and the turn has none, or the turn is past its drain and the host
+	// has not committed to one.
 	ReasonPlanChanged Reason = "PlanChanged"
 	// ReasonBootChanged: the host booted during the turn, before it applied.
 	ReasonBootChanged Reason = "BootChanged"
@@ -322,7 +323,7 @@ var reasonDocs = []ReasonDoc{
 	{ReasonForbidden, "the API server refuses what the host, or the coordinator for it, has to write", "apply the manifests; see the host's and the coordinator's journal for the API server's message; it names an admission webhook that refused"},
 	{ReasonUncordoned, "a user uncordoned the node during the turn, so the turn was backed out", "pause or detach a node that is to stay as it is"},
 	{ReasonWantGone, "the want vanished, or fell below what the state needs", "nothing; the node returns to service"},
-	{ReasonPlanChanged, "the grant is not for the steps that the host has published, or the plan needs a drain now and the turn has none", "nothing; the next turn is granted for the present plan. If it happens again, find out who else writes the annotation `grant`"},
+	{ReasonPlanChanged, "the grant is not for the steps that the host has published, the plan needs a drain now and the turn has none, or the turn is past a drain to which the host has not committed", "nothing; the next turn is granted for the present plan. If it happens again, find out who else writes the annotation `grant`"},
 	{ReasonBootChanged, "the host booted during the turn, before it applied its plan", "nothing; the next turn applies what is still pending"},
 	{ReasonRebootRefused, "logind would not reboot the host", "see the host's journal for logind's message"},
 	{ReasonHookFailed, "a hook unit of the host failed", "see the unit in the host's journal"},

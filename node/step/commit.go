@@ -66,14 +66,14 @@ func (o *Observation) check(act Effect) (Decision, bool) {
 		// capacity until they are gone. After the cordon, the drain waits for them.
 		return o.refuse(v1alpha1.ReasonDrainBlocked), false
 	}
-	switch late := (act == DoReboot || act == DoApply) && o.Fresh.Evictable > 0; {
+	switch {
 	case !n.Grant.Drains:
-	case (late || n.State == v1alpha1.StateBeforeReboot) && !o.drainCommitted():
-		// No coordinator moves a turn here before its drain is done. With its stolen
+	case act != DoDrain && n.State != v1alpha1.StateBeforeDrain && !o.drainCommitted():
+		// No coordinator moves a turn past its drain before that is done. With its stolen
 		// credential, an attacker can, and the node may have another user's cordon. The host
 		// evicts pods only after a commit, which it checks for pods that block the drain.
 		return o.refuse(v1alpha1.ReasonPlanChanged), false
-	case late:
+	case (act == DoReboot || act == DoApply) && o.Fresh.Evictable > 0:
 		// They tolerate the cordon, or were bound before it.
 		return Decision{Do: DoDrain, Detail: fmt.Sprintf("%d pods that came after the drain", o.Fresh.Evictable)}, false
 	}
@@ -81,8 +81,8 @@ func (o *Observation) check(act Effect) (Decision, bool) {
 }
 
 // drainCommitted reports whether the host has committed to a drain in this turn. After the
-// drain, a report about a later stage replaces the one about the drain. It proves the drain as
-// well, because the host makes it only after a check. The report seen proves nothing: the host
+// drain, a commit to a later stage replaces the report about the drain. It proves the drain as
+// well, because check allows it only after the drain. The report seen proves nothing: the host
 // makes it in the first stage that it sees of a turn, whichever that is.
 func (o *Observation) drainCommitted() bool {
 	n := &o.Node

@@ -331,6 +331,8 @@ func offendingWords(o *Observation, w *Write) string {
 		return "seen over a word that counts for more"
 	case a.Report == v1alpha1.ReportCommitted && mayAct(o) != "":
 		return "commits although " + mayAct(o)
+	case a.Report == v1alpha1.ReportCommitted && n.State != v1alpha1.StateDraining && n.Grant.Drains && !committedDrain(n):
+		return "commits to " + n.State.String() + " without a commit to the turn's drain"
 	case a.Report == v1alpha1.ReportCommitted && n.State != v1alpha1.StateDraining && mayHit(o) != "":
 		return "commits although " + mayHit(o)
 	case a.Report == v1alpha1.ReportDone && n.State == v1alpha1.StateRebooting && (n.Grant.BootID == o.Self.BootID || !n.Ready || n.BootID != o.Self.BootID):
