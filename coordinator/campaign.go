@@ -35,7 +35,6 @@ func (c *candidate) connect() error {
 	}
 	c.client = client
 	c.lease = newLeaseWatch(client, c.LeaseNamespace, c.LeaseName, c.wentBack)
-	c.lease.heldBy = c.sawHolder
 	ctx, cancel := context.WithCancel(context.Background())
 	var looking sync.WaitGroup
 	looking.Go(func() { c.lease.Run(ctx) })
@@ -213,20 +212,6 @@ func (c *candidate) rewoundAt() time.Time {
 	return c.rewound
 }
 
-// sawHolder records whom the Lease names.
-func (c *candidate) sawHolder(holder string) {
-	c.mu.Lock()
-	c.holder = holder
-	c.mu.Unlock()
-}
-
-// lastHolder returns whom the Lease named last, as far as this process knows.
-func (c *candidate) lastHolder() string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.holder
-}
-
 // bar records what blocks this host, from the error with which a campaign ended.
 func (c *candidate) bar(err error) {
 	_, blocked := errors.AsType[blocker](err)
@@ -319,7 +304,6 @@ func (c *candidate) newLock(epoch string, unfit func(error)) *termLock {
 		identity: epoch,
 		lasts:    c.LeaseDuration,
 		shown:    c.lease.record,
-		before:   c.lastHolder,
 		may:      func() error { return skewed(client) },
 		saw: func(holder string, err error) {
 			if skew := skewed(client); skew != nil {

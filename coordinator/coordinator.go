@@ -115,7 +115,7 @@ func Run(ctx context.Context, o Options) error {
 	if o.Liveness == nil {
 		o.Liveness = systemd.NewLiveness()
 	}
-	c := &candidate{Options: o, log: o.Log, holder: o.LastEpoch}
+	c := &candidate{Options: o, log: o.Log}
 	defer c.disconnect()
 	o.Notify.Version, o.Notify.Log = o.Version, o.Log
 	c.sender = notify.New(o.Notify)
@@ -156,7 +156,6 @@ type candidate struct {
 	last    Status
 	rewound time.Time // when this process last noticed that the API server's store went back in time; zero: never
 	barred  string    // what blocked the last campaign, or ""
-	holder  string    // whom the Lease named last, as far as this process knows; "": it does not
 }
 
 // say reports and logs the status if it has changed.

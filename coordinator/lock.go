@@ -9,6 +9,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
 	"lockkeeper.dev/lockkeeper/kube"
@@ -44,8 +45,6 @@ type termLock struct {
 	// shown returns the Lease's record from a watch. ok is false if the watch does not
 	// work now. nil: there is no watch.
 	shown func() (record *resourcelock.LeaderElectionRecord, raw []byte, err error, ok bool)
-	// before returns whom a Lease that names no one named last, or "". It may be nil.
-	before func() string
 	// may is called right before the Lease is taken. If it returns an error, the Lease is
 	// not taken. It may be nil.
 	may func() error
@@ -67,7 +66,8 @@ type termLock struct {
 	renewTime   time.Time // spec.renewTime in that write
 	transitions int       // how often the Lease had changed hands when this term took it
 	lastRenewed time.Time // spec.renewTime before this term took it; zero: there was none, or a person blanked the Lease
-	lastHolder  string    // the last spec.holderIdentity that was not empty before this term took it; "": unknown
+	settled     bool      // the leader has taken over or ended every turn of other terms that it knows of
+	lastHolder  string    // spec.holderIdentity before this term took it
 	ended       error
 }
 
@@ -90,17 +90,13 @@ func (l *termLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord,
 		holder := ""
 		if err == nil {
 			holder = record.HolderIdentity
-			last := holder
-			if holder == "" && l.before != nil {
-				last = l.before()
-			}
 			l.mu.Lock()
 			l.lastRenewed = record.RenewTime.Time
 			if holder == "" && record.LeaseDurationSeconds != releasedLasts {
 				// A person blanked it, perhaps long after its holder had died.
 				l.lastRenewed = time.Time{}
 			}
-			l.lastHolder = last
+			l.lastHolder = holder
 			l.mu.Unlock()
 		}
 		l.saw(holder, err)
@@ -181,16 +177,29 @@ func (l *termLock) holds() bool {
 	return l.held
 }
 
+// settle records whether the leader has taken over or ended every turn of other terms.
+func (l *termLock) settle(settled bool) {
+	l.mu.Lock()
+	l.settled = settled
+	l.mu.Unlock()
+}
+
+func (l *termLock) isSettled() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.settled
+}
+
 // ledUntil returns when the Lease was last renewed before this term took it, by
-// the previous leader's clock; the zero time if the Lease does not say, or if a person blanked
-// it.
+// the previous leader's clock; the zero time if the Lease does not say, if a person blanked it,
+// or if a leader released it that had not settled the turns of other terms.
 func (l *termLock) ledUntil() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.lastRenewed
 }
 
-// ledBy returns whom the Lease named last before this term took it; "" if that is not known.
+// ledBy returns whom the Lease named before this term took it; "" if it named no one.
 func (l *termLock) ledBy() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -264,6 +273,10 @@ func (l *termLock) Update(ctx context.Context, record resourcelock.LeaderElectio
 	}
 	if held && record.HolderIdentity == "" {
 		l.quiet()
+		if !l.isSettled() {
+			// Until when these turns had a leader is not known any more.
+			record.RenewTime = metav1.Time{}
+		}
 	}
 	if held {
 		if _, _, err := l.Get(ctx); err != nil {

@@ -211,15 +211,37 @@ func TestLockKnowsTheLastRenewal(t *testing.T) {
 		for lasts, known := range map[int]bool{1: true, 30: false} { // released, and blanked by a person
 			l = newTestLock()
 			l.lease.renewed, l.lease.lasts = began, lasts
-			l.before = func() string { return "gone_1" }
 			l.get()
 			l.put("me_1")
-			if got := l.ledUntil(); got.Equal(began) != known || got.IsZero() == known || l.ledBy() != "gone_1" {
+			if got := l.ledUntil(); got.Equal(began) != known || got.IsZero() == known || l.ledBy() != "" {
 				t.Errorf("a Lease of %d s without a holder: last renewal %v by %q, known %t", lasts, got, l.ledBy(), known)
 			}
 		}
 		synctest.Wait()
 	})
+}
+
+// TestLockReleasesUnsettled checks that a Lease that is given back says until when its turns had a leader only if the leader had
+// taken over or ended all turns of other terms.
+func TestLockReleasesUnsettled(t *testing.T) {
+	for settled, known := range map[string]bool{"": false, "no": false, "yes": true, "yes no": false, "no yes": true} {
+		synctest.Test(t, func(t *testing.T) {
+			l := newTestLock()
+			if err := errors.Join(l.get(), l.put("me_1")); err != nil {
+				t.Fatal(err)
+			}
+			for _, word := range strings.Fields(settled) {
+				l.settle(word == "yes")
+			}
+			if err := errors.Join(l.put("me_1"), l.put("")); err != nil {
+				t.Fatal(err)
+			}
+			if got := l.lease.renewed; got.IsZero() == known {
+				t.Errorf("settled %q: given back with the last renewal %v, known %t", settled, got, known)
+			}
+			synctest.Wait()
+		})
+	}
 }
 
 // TestLockOutlivesAProxysPage checks that a proxy's 404 does not count as an answer of the API server: the Lease may

@@ -90,12 +90,16 @@ func (l *leader) snapshot() (s rollout.Snapshot, due time.Duration, ok bool) {
 	s.StopText, s.Stopped = lease.Annotations[v1alpha1.AnnotationStop]
 	was := l.stopped
 	s.StoppedSince = l.stoppedSince(s.Stopped, s.Now)
+	if l.hadStop = l.hadStop || s.Stopped; l.hadStop {
+		s.LedUntil = time.Time{} // a turn of another term may have been under the stop before
+	}
 	l.writes(&s)
 	s.Nodes = l.facts.of(l.view.All())
 	if !s.Stopped && !was.IsZero() {
 		l.stopOver(&s, was)
 	}
 	s.StopMissed = l.stopMissed(s.Uncertain)
+	l.lock.settle(!slices.ContainsFunc(s.Nodes, l.foreign))
 	return s, due, true
 }
 
@@ -108,11 +112,7 @@ func (l *leader) stopOver(s *rollout.Snapshot, since time.Time) {
 	for i := range s.Nodes {
 		n := &s.Nodes[i]
 		if n.InTurn() || s.Uncertain[n.Name] {
-			stop := rollout.Stop{Since: since, Until: s.Now}
-			if earlier, ok := l.missed[n.Name]; ok {
-				stop.Since = earlier.Since
-			}
-			l.missed[n.Name] = stop
+			l.missed[n.Name] = l.missed[n.Name].And(rollout.Stop{Since: since, Until: s.Now})
 		}
 	}
 }
@@ -125,10 +125,14 @@ func (l *leader) stopMissed(uncertain map[string]bool) map[string]rollout.Stop {
 			return false
 		}
 		n := l.facts.node(name)
-		// A grant that someone has removed or damaged is written again, with the time of its stage.
-		return n == nil || !n.InTurn() || n.Grant != nil && (n.Grant.Epoch != l.epoch || n.Grant.PausedSince != nil)
+		return n == nil || !n.InTurn() || n.Grant == nil || n.Grant.Epoch != l.epoch || n.Grant.PausedSince != nil
 	})
 	return l.missed
+}
+
+// foreign reports whether the node is in a turn that is not known to be of this term.
+func (l *leader) foreign(n turn.Node) bool {
+	return n.InTurn() && (n.Grant == nil || n.Grant.Epoch != l.epoch)
 }
 
 // stoppedSince returns since when the leader has seen the emergency stop that is set now.

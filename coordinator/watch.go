@@ -29,8 +29,6 @@ type leaseWatch struct {
 	namespace, name string
 	// freed holds a token when a Lease that was held is no longer held.
 	freed chan struct{}
-	// heldBy receives each holder that the Lease names. It may be nil.
-	heldBy func(holder string)
 
 	mu   sync.Mutex
 	last *coordinationv1.Lease // the Lease at the last call of changed
@@ -55,9 +53,6 @@ func (w *leaseWatch) changed() {
 	before, now, listen := w.last, w.now(), w.listen
 	w.last = now
 	w.mu.Unlock()
-	if holder := holderOf(now); holder != "" && w.heldBy != nil {
-		w.heldBy(holder)
-	}
 	if holderOf(before) != "" && now != nil && holderOf(now) == "" {
 		select {
 		case w.freed <- struct{}{}:

@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -455,8 +456,38 @@ func TestSnapshotOfTheLease(t *testing.T) {
 			if ok != (holder == "me_1") {
 				t.Errorf("the Lease is %s: decides %t", holder, ok)
 			}
-			if got := fmt.Sprintf("%t %s %t %t %t", s.Stopped, s.StopText, s.StoppedSince.Equal(s.Now), s.LedUntil.Equal(led), s.Rewound.Equal(time.Now())); ok && got != "true fire true true true" {
-				t.Errorf("stopped, since now, since when there was no leader, rewound: %s", got)
+			if got := fmt.Sprintf("%t %s %t %t %t", s.Stopped, s.StopText, s.StoppedSince.Equal(s.Now), s.LedUntil.IsZero(), s.Rewound.Equal(time.Now())); ok && got != "true fire true true true" {
+				t.Errorf("stopped, since now, until when others led is unknown, rewound: %s", got)
+			}
+		}
+	})
+}
+
+// TestSettled checks that a leader has settled the turns of other terms once no node is in one.
+func TestSettled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLister(t)
+		if l.lock.isSettled() {
+			t.Error("settled before the first snapshot")
+		}
+		for i, c := range []struct {
+			state   v1alpha1.State
+			epoch   string // "": no grant
+			settled bool
+		}{
+			{v1alpha1.StateIdle, "other_1", true}, {v1alpha1.StateDraining, "other_1", false}, {v1alpha1.StateDraining, "me_1", true},
+			{v1alpha1.StateDraining, "", false}, {v1alpha1.StateIdle, "", true},
+		} {
+			obj := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "a", ResourceVersion: strconv.Itoa(10 + i),
+				Labels: map[string]string{v1alpha1.LabelState: string(c.state)}}}
+			if c.epoch != "" {
+				g := &v1alpha1.Grant{Turn: "t1", Epoch: c.epoch, NodeUID: "a", Wants: v1alpha1.WantsReboot, StartedAt: time.Now().UTC(), StageAt: time.Now().UTC()}
+				obj.Annotations = map[string]string{v1alpha1.AnnotationTurn: "t1", v1alpha1.AnnotationGrant: v1alpha1.FormatRecord(g)}
+			}
+			l.view.Overlay(obj)
+			l.seeLease(10+i, "me_1", nil)
+			if _, _, ok := l.snapshot(); !ok || l.lock.isSettled() != c.settled {
+				t.Errorf("%s, a grant of %q: decides %t, settled %t, expected %t", c.state, c.epoch, ok, l.lock.isSettled(), c.settled)
 			}
 		}
 	})
@@ -490,8 +521,8 @@ func TestMissedStop(t *testing.T) {
 			obj := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), ResourceVersion: strconv.Itoa(version),
 				Labels: map[string]string{v1alpha1.LabelState: string(state)}}}
 			if g != nil {
-				g.Turn, g.NodeUID = "t1", name
-				obj.Annotations = map[string]string{v1alpha1.AnnotationTurn: g.Turn, v1alpha1.AnnotationGrant: v1alpha1.FormatRecord(g)}
+				g.Turn, g.NodeUID = cmp.Or(g.Turn, "t1"), name
+				obj.Annotations = map[string]string{v1alpha1.AnnotationTurn: "t1", v1alpha1.AnnotationGrant: v1alpha1.FormatRecord(g)}
 			}
 			l.view.Overlay(obj)
 			var stop map[string]string
@@ -534,12 +565,13 @@ func TestMissedStop(t *testing.T) {
 		l.mu.Unlock()
 		missed("the outcomes are known", map[string]rollout.Stop{"a": stop})
 		seen("a", true, v1alpha1.StateDraining, grant(false))
+		again := time.Now().UTC()
 		missed("another stop", map[string]rollout.Stop{"a": stop})
-		seen("a", false, v1alpha1.StateDraining, nil)
-		stop.Until = time.Now().UTC()
-		missed("lifted, and the grant is lost", map[string]rollout.Stop{"a": stop})
-		seen("a", false, v1alpha1.StateDraining, grant(false))
-		missed("it is written again", map[string]rollout.Stop{"a": stop})
+		damaged := grant(false)
+		damaged.Turn = "t0"
+		seen("a", false, v1alpha1.StateDraining, damaged)
+		both := rollout.Stop{Since: again.Add(-stop.Until.Sub(stop.Since)), Until: time.Now().UTC()}
+		missed("lifted, and someone has edited the turn", map[string]rollout.Stop{"a": both})
 		seen("a", false, v1alpha1.StateDraining, grant(true))
 		missed("recorded on a", nil)
 		seen("a", false, v1alpha1.StateDraining, grant(false))

@@ -195,27 +195,21 @@ func (d *decision) restamp(n *turn.Node) {
 // it is the time of a stop that this leader could not record, for example because the outcome
 // of an earlier write was unknown. For a turn of another term it is the time without a leader
 // that could promote it. If it is not known until when the turn had a leader, the whole stage
-// counts, except for what is recorded. It is not known if the previous leader is unknown or
-// did not take the turn over: it may have lost its term right after a stop that lasted for
-// most of the stage. Nor is it under a stop, which the turn's leader has not recorded.
+// counts, except for what is recorded. It is not known if the previous leader did not take
+// the turn over: it may have lost its term right after a stop that lasted for most of the stage.
 func (d *decision) unrecorded(n *turn.Node) time.Duration {
 	switch {
 	case n.Grant.PausedSince != nil:
 		return 0
 	case d.own(n):
-		stop, missed := d.StopMissed[n.Name]
-		switch {
-		case !missed && d.StoppedSince.IsZero():
-			return 0
-		case !missed:
-			stop = Stop{d.StoppedSince, d.Now}
-		case d.Stopped: // again
-			stop.Until = d.Now
+		stop := d.StopMissed[n.Name]
+		if !d.StoppedSince.IsZero() {
+			stop = stop.And(Stop{d.StoppedSince, d.Now})
 		}
 		return max(0, stop.Until.Sub(later(n.Grant.StageAt, stop.Since)))
 	}
 	stopped := n.Grant.StageAt.Add(max(0, n.Grant.PausedFor.Duration))
-	if d.LedBy == n.Grant.Epoch && !d.Stopped {
+	if d.LedBy == "" || d.LedBy == n.Grant.Epoch {
 		stopped = later(stopped, d.credible(d.LedUntil))
 	}
 	return max(0, d.Now.Sub(stopped))

@@ -56,13 +56,12 @@ func TestStoppedClock(t *testing.T) {
 		"draining marked since=10m stopped-since=1h":                                       10 * time.Minute,
 		"draining marked since=1h stop-missed=10m":                                         10 * time.Minute, // nor before the end of the stop
 		"draining marked since=10m stop-missed=1h":                                         10 * time.Minute,
-		"draining marked since=1h stop-missed=20m stopped-since=10m":                       20 * time.Minute, // nor between two stops
 		"draining marked since=1h stop-missed=10m paused":                                  10 * time.Minute,
 		"draining marked since=1h stopped-since=10m grant.epoch=e0":                        time.Hour,
 		"draining marked stopped since=1h grant.epoch=e0":                                  time.Hour,
-		"draining marked stopped since=1h grant.epoch=e0 ledago=10m":                       time.Hour, // its leader has not recorded the stop
+		"draining marked stopped since=1h grant.epoch=e0 ledago=10m":                       10 * time.Minute,
 		"draining marked since=1h stop-missed=20m stop-missed-until=5m":                    15 * time.Minute,
-		"draining marked since=1h stop-missed=20m stop-missed-until=15m stopped-since=10m": 20 * time.Minute,
+		"draining marked since=1h stop-missed=20m stop-missed-until=15m stopped-since=10m": 15 * time.Minute, // two stops, and not the time between them
 		"draining marked since=1h stop-missed=50m stop-missed-until=5m paused":             45 * time.Minute,
 		"draining marked paused":                                                           0,
 	} {

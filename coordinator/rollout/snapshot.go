@@ -9,8 +9,13 @@ import (
 	"lockkeeper.dev/lockkeeper/policy"
 )
 
-// Stop is when an emergency stop was set.
+// Stop is when an emergency stop was set. The zero value is none.
 type Stop struct{ Since, Until time.Time }
+
+// And returns one stop that ends with next, and lasted as long as both stops together.
+func (s Stop) And(next Stop) Stop {
+	return Stop{next.Since.Add(-s.Until.Sub(s.Since)), next.Until}
+}
 
 // Snapshot is the cluster at one moment, as a leader sees it: what it listed from the
 // quorum after it won the Lease, updated by a watch and overlaid by what its own writes
@@ -24,10 +29,10 @@ type Snapshot struct {
 	Self string
 	// LedUntil is when the previous leader last renewed the Lease. No leader has promoted a
 	// node since then, so the clocks of turns of other terms are stopped. Zero: unknown, for
-	// example because a person blanked the Lease.
+	// example because a person blanked the Lease, or because there was a stop in this term that
+	// the turn's leader may not have recorded.
 	LedUntil time.Time
-	// LedBy is the previous leader's term. "": unknown, because it gave the Lease back before
-	// this process saw it.
+	// LedBy is the previous leader's term. "": it gave the Lease back.
 	LedBy string
 	// Rewound is when this process last noticed that the API server's store went
 	// back in time, because it was restored from a backup. Zero: never.

@@ -35,18 +35,17 @@ func TestTakenOverTurnKeepsItsPauses(t *testing.T) {
 }
 
 // TestLeaderThatTookNothingOver checks that the clock of a turn was stopped if the previous leader was not the turn's and did
-// not take it over, or may not have: the Lease does not say until when the turn had a leader.
+// not take it over: the Lease does not say until when the turn had a leader.
 func TestLeaderThatTookNothingOver(t *testing.T) {
 	s := situation(t, strings.Fields("draining ack=draining/committed marked grant.epoch=e0 since=50m frozen-for=10m"))
-	for _, s.LedBy = range []string{"e-between", ""} {
-		s.LedUntil = atNoon.Add(-time.Minute)
-		m := rollout.Decide(s).Verdicts[0].Move
-		if m == nil || m.To != v1alpha1.StateDraining || m.Grant.Epoch != "e1" || m.Grant.PausedFor.Duration != 50*time.Minute {
-			t.Errorf("the previous leader was %q: %+v", s.LedBy, m)
-		}
+	s.LedUntil, s.LedBy = atNoon.Add(-time.Minute), "e-between"
+	m := rollout.Decide(s).Verdicts[0].Move
+	if m == nil || m.To != v1alpha1.StateDraining || m.Grant.Epoch != "e1" || m.Grant.PausedFor.Duration != 50*time.Minute {
+		t.Errorf("%+v", m)
 	}
-	s.LedBy = "e0"
-	if m := rollout.Decide(s).Verdicts[0].Move; m == nil || m.Grant.PausedFor.Duration != 11*time.Minute {
-		t.Errorf("by the turn's own leader: %+v", m)
+	for _, s.LedBy = range []string{"e0", ""} { // the turn's own leader, and one that gave the Lease back
+		if m := rollout.Decide(s).Verdicts[0].Move; m == nil || m.Grant.PausedFor.Duration != 11*time.Minute {
+			t.Errorf("by %q: %+v", s.LedBy, m)
+		}
 	}
 }

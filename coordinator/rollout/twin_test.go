@@ -214,25 +214,18 @@ func (w twin) past(n *turn.Node, limit time.Duration) bool {
 	frozen = max(frozen, 0)
 	if w.Epoch != "" && g.Epoch != w.Epoch && g.PausedSince == nil {
 		led := g.StageAt.Add(frozen) // unless it is known
-		if w.LedBy == g.Epoch && !w.Stopped && w.LedUntil.After(led) && !w.LedUntil.After(w.Now.Add(time.Minute)) {
+		if (w.LedBy == "" || w.LedBy == g.Epoch) && w.LedUntil.After(led) && !w.LedUntil.After(w.Now.Add(time.Minute)) {
 			led = w.LedUntil
 		}
 		frozen += max(0, w.Now.Sub(led))
 	}
 	if (w.Epoch == "" || g.Epoch == w.Epoch) && g.PausedSince == nil {
-		stop, missed := w.StopMissed[n.Name]
+		stop := w.StopMissed[n.Name]
+		length, end := stop.Until.Sub(stop.Since), stop.Until
 		if w.Stopped {
-			stop.Until = w.Now
-			if !missed {
-				stop.Since = w.StoppedSince
-			}
+			length, end = length+w.Now.Sub(w.StoppedSince), w.Now
 		}
-		if stop.Since.Before(g.StageAt) && !stop.Since.IsZero() {
-			stop.Since = g.StageAt
-		}
-		if !stop.Since.IsZero() && stop.Since.Before(stop.Until) {
-			frozen += stop.Until.Sub(stop.Since)
-		}
+		frozen += max(0, min(length, end.Sub(g.StageAt)))
 	}
 	return w.Now.Sub(g.StageAt) >= limit+frozen
 }

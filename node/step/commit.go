@@ -94,8 +94,13 @@ func (o *Observation) drainCommitted() bool {
 	case n.Ack.Report == v1alpha1.ReportCommitted:
 		return true
 	}
-	drained := n.Ack.State == v1alpha1.StateDraining || n.Ack.State == v1alpha1.StateBeforeReboot
-	return drained && n.Ack.Report == v1alpha1.ReportDone
+	switch n.Ack.State {
+	case v1alpha1.StateDraining:
+		return n.Ack.Report == v1alpha1.ReportDone
+	case v1alpha1.StateBeforeReboot: // its hook units ran only after a check
+		return n.Ack.Report == v1alpha1.ReportDone || n.Ack.Report == v1alpha1.ReportFailed
+	}
+	return false
 }
 
 // leaseHolds returns why the Lease holds every host, or "".

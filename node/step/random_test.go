@@ -298,7 +298,8 @@ func offendingAct(o *Observation, d *Decision) string {
 func committedDrain(n *turn.Node) bool {
 	a := n.Ack
 	proven := a.Report == v1alpha1.ReportCommitted ||
-		a.Report == v1alpha1.ReportDone && (a.State == v1alpha1.StateDraining || a.State == v1alpha1.StateBeforeReboot)
+		a.Report == v1alpha1.ReportDone && (a.State == v1alpha1.StateDraining || a.State == v1alpha1.StateBeforeReboot) ||
+		a.Report == v1alpha1.ReportFailed && a.State == v1alpha1.StateBeforeReboot
 	return n.Mark && n.Cordon.Turn == n.Turn || a.Turn == n.Turn && proven
 }
 
