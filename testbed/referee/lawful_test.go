@@ -388,6 +388,24 @@ var lawful = []struct {
 		s.write("n1", s.publishes("boot-1", v1alpha1.WantsReboot))
 		s.write("n1", release(v1alpha1.ReasonDetached))
 	}},
+	{"a store that is set back while a promotion is under way, which names a version that the store gives out again", func(s *script) {
+		s.grant("n1", "t1")
+		s.cordon("n1")
+		s.write("n1", ack(v1alpha1.ReportDone))
+		before, lease := maps.Clone(s.nodes), s.lease
+		s.lead("e2")
+		s.write("n1", enter(v1alpha1.StateDraining, "t1", "e2"))
+		lost := s.rev
+		s.lease = lease
+		s.rewind(before)
+		s.rev = lost - 1
+		s.write("n1", ready(true))
+		s.write("n1", enter(v1alpha1.StateRebooting, "t1", "e2"))
+		s.lead("e3")
+		s.write("n1", enter(v1alpha1.StateRebooting, "t1", "e3"))
+		s.commit("n1")
+		s.reboot("n1")
+	}},
 	{"a restored Node carries another one's turn", func(s *script) {
 		s.grant("n1", "t1")
 		s.cordon("n1")

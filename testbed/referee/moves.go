@@ -157,7 +157,9 @@ func (e *engine) within(n *node, before, after *turn.Node) {
 		case !after.Ours() || after.Turn != before.Turn:
 			e.breaks(Grant, n.name, "in the turn %s, its turn became %q", before.Turn, after.Turn)
 		case before.State == after.State:
-		case !givesBack && before.Grant.Epoch != after.Grant.Epoch:
+		case !givesBack && before.Grant.Epoch != after.Grant.Epoch &&
+			// A store that was set back gives its versions out again: the leader may have read the lost one of this number, in its own term.
+			!(n.lost != nil && n.lostRev == n.rev() && epochOf(n.lost) == after.Grant.Epoch):
 			e.breaks(Epoch, n.name, "%s -> %s: promoted by %s, the turn is of %s", before.State, after.State, after.Grant.Epoch, before.Grant.Epoch)
 		default:
 			e.promoted(n, before, after)
