@@ -134,7 +134,8 @@ func (m *Machine) startLocked() {
 	}()
 }
 
-// stopAgents stops lockkeeper as systemd does: it kills what has not stopped in time.
+// stopAgents stops lockkeeper as systemd does: it kills what has not stopped in time. It tells every process before it waits for one, because
+// from now on each of them is judged as one that was told to stop.
 func (m *Machine) stopAgents(within time.Duration) {
 	m.mu.Lock()
 	agents := m.agents
@@ -142,9 +143,12 @@ func (m *Machine) stopAgents(within time.Duration) {
 	m.mu.Unlock()
 	for _, a := range agents {
 		a.cancel()
+	}
+	end := time.Now().Add(within)
+	for _, a := range agents {
 		select {
 		case <-a.done:
-		case <-time.After(within):
+		case <-time.After(time.Until(end)):
 		}
 		a.kill()
 	}

@@ -107,6 +107,29 @@ func TestTwoProcesses(t *testing.T) {
 	})
 }
 
+// TestStopTwoProcesses checks that two processes on one host are told to stop at the same time: while the first one, which is frozen, does not
+// end, the second one commits nothing in the turn that begins (the rule Told to stop).
+func TestStopTwoProcesses(t *testing.T) {
+	inBubble(t, Options{Hosts: 2, Candidates: 1, Clients: []int{1}}, func(t *testing.T, f *Fleet) {
+		f.AddSentinel("n2")
+		time.Sleep(time.Minute)
+		f.Freeze("n2")
+		f.StartSecond("n2")
+		time.Sleep(45 * time.Second)
+		if n := turn.FromNode(f.Node("n2")); n.State != v1alpha1.StateIdle || n.Held != v1alpha1.ReasonMinUptime {
+			t.Errorf("it is in %s and held %q, expected idle and MinUptime", n.State, n.Held)
+		}
+		began := time.Now()
+		f.Restart("n2")
+		if took := time.Since(began); took < agentStop {
+			t.Errorf("the first process has ended in %v, expected that it does not", took)
+		}
+		if why := f.Arrive(time.Hour); why != "" {
+			t.Error(why)
+		}
+	})
+}
+
 // TestOtherManager checks that a host next to a pod of kured waits, and arrives once the pod is gone.
 func TestOtherManager(t *testing.T) {
 	inBubble(t, Options{Hosts: 1}, func(t *testing.T, f *Fleet) {
