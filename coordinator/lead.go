@@ -65,8 +65,6 @@ type leader struct {
 	pauser pauser
 	// stopped is since when the leader has seen the emergency stop; zero: there is none.
 	stopped time.Time
-	// hadStop is set once the leader has seen a stop.
-	hadStop bool
 	// missed says, by node, when the stop was that is over and may not be recorded on the Node.
 	missed map[string]rollout.Stop
 	// handover is since when a node has been held with Handover; zero: no node is.

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
 	"lockkeeper.dev/lockkeeper/kube"
@@ -66,7 +65,6 @@ type termLock struct {
 	renewTime   time.Time // spec.renewTime in that write
 	transitions int       // how often the Lease had changed hands when this term took it
 	lastRenewed time.Time // spec.renewTime before this term took it; zero: there was none, or a person blanked the Lease
-	settled     bool      // the leader has taken over or ended every turn of other terms that it knows of
 	lastHolder  string    // spec.holderIdentity before this term took it
 	ended       error
 }
@@ -177,22 +175,9 @@ func (l *termLock) holds() bool {
 	return l.held
 }
 
-// settle records whether the leader has taken over or ended every turn of other terms.
-func (l *termLock) settle(settled bool) {
-	l.mu.Lock()
-	l.settled = settled
-	l.mu.Unlock()
-}
-
-func (l *termLock) isSettled() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.settled
-}
-
 // ledUntil returns when the Lease was last renewed before this term took it, by
-// the previous leader's clock; the zero time if the Lease does not say, if a person blanked it,
-// or if a leader released it that had not settled the turns of other terms.
+// the previous leader's clock; the zero time if the Lease does not say, or if a person blanked
+// it.
 func (l *termLock) ledUntil() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -273,10 +258,6 @@ func (l *termLock) Update(ctx context.Context, record resourcelock.LeaderElectio
 	}
 	if held && record.HolderIdentity == "" {
 		l.quiet()
-		if !l.isSettled() {
-			// Until when these turns had a leader is not known any more.
-			record.RenewTime = metav1.Time{}
-		}
 	}
 	if held {
 		if _, _, err := l.Get(ctx); err != nil {

@@ -221,29 +221,6 @@ func TestLockKnowsTheLastRenewal(t *testing.T) {
 	})
 }
 
-// TestLockReleasesUnsettled checks that a Lease that is given back says until when its turns had a leader only if the leader had
-// taken over or ended all turns of other terms.
-func TestLockReleasesUnsettled(t *testing.T) {
-	for settled, known := range map[string]bool{"": false, "no": false, "yes": true, "yes no": false, "no yes": true} {
-		synctest.Test(t, func(t *testing.T) {
-			l := newTestLock()
-			if err := errors.Join(l.get(), l.put("me_1")); err != nil {
-				t.Fatal(err)
-			}
-			for _, word := range strings.Fields(settled) {
-				l.settle(word == "yes")
-			}
-			if err := errors.Join(l.put("me_1"), l.put("")); err != nil {
-				t.Fatal(err)
-			}
-			if got := l.lease.renewed; got.IsZero() == known {
-				t.Errorf("settled %q: given back with the last renewal %v, known %t", settled, got, known)
-			}
-			synctest.Wait()
-		})
-	}
-}
-
 // TestLockOutlivesAProxysPage checks that a proxy's 404 does not count as an answer of the API server: the Lease may
 // exist.
 func TestLockOutlivesAProxysPage(t *testing.T) {

@@ -90,16 +90,12 @@ func (l *leader) snapshot() (s rollout.Snapshot, due time.Duration, ok bool) {
 	s.StopText, s.Stopped = lease.Annotations[v1alpha1.AnnotationStop]
 	was := l.stopped
 	s.StoppedSince = l.stoppedSince(s.Stopped, s.Now)
-	if l.hadStop = l.hadStop || s.Stopped; l.hadStop {
-		s.LedUntil = time.Time{} // a turn of another term may have been under the stop before
-	}
 	l.writes(&s)
 	s.Nodes = l.facts.of(l.view.All())
 	if !s.Stopped && !was.IsZero() {
 		l.stopOver(&s, was)
 	}
 	s.StopMissed = l.stopMissed(s.Uncertain)
-	l.lock.settle(!slices.ContainsFunc(s.Nodes, l.foreign))
 	return s, due, true
 }
 
@@ -120,19 +116,15 @@ func (l *leader) stopOver(s *rollout.Snapshot, since time.Time) {
 // stopMissed returns the nodes on which a stop that is over is not recorded, and forgets the
 // others. What it cannot know yet, because the outcome of a write is unknown, it keeps.
 func (l *leader) stopMissed(uncertain map[string]bool) map[string]rollout.Stop {
-	maps.DeleteFunc(l.missed, func(name string, _ rollout.Stop) bool {
+	maps.DeleteFunc(l.missed, func(name string, stop rollout.Stop) bool {
 		if uncertain[name] {
 			return false
 		}
 		n := l.facts.node(name)
-		return n == nil || !n.InTurn() || n.Grant == nil || n.Grant.Epoch != l.epoch || n.Grant.PausedSince != nil
+		// The last case: the stage began after the stop.
+		return n == nil || !n.InTurn() || n.Grant == nil || n.Grant.Epoch != l.epoch || n.Grant.PausedSince != nil || !stop.Until.After(n.Grant.StageAt)
 	})
 	return l.missed
-}
-
-// foreign reports whether the node is in a turn that is not known to be of this term.
-func (l *leader) foreign(n turn.Node) bool {
-	return n.InTurn() && (n.Grant == nil || n.Grant.Epoch != l.epoch)
 }
 
 // stoppedSince returns since when the leader has seen the emergency stop that is set now.

@@ -456,38 +456,8 @@ func TestSnapshotOfTheLease(t *testing.T) {
 			if ok != (holder == "me_1") {
 				t.Errorf("the Lease is %s: decides %t", holder, ok)
 			}
-			if got := fmt.Sprintf("%t %s %t %t %t", s.Stopped, s.StopText, s.StoppedSince.Equal(s.Now), s.LedUntil.IsZero(), s.Rewound.Equal(time.Now())); ok && got != "true fire true true true" {
-				t.Errorf("stopped, since now, until when others led is unknown, rewound: %s", got)
-			}
-		}
-	})
-}
-
-// TestSettled checks that a leader has settled the turns of other terms once no node is in one.
-func TestSettled(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := newLister(t)
-		if l.lock.isSettled() {
-			t.Error("settled before the first snapshot")
-		}
-		for i, c := range []struct {
-			state   v1alpha1.State
-			epoch   string // "": no grant
-			settled bool
-		}{
-			{v1alpha1.StateIdle, "other_1", true}, {v1alpha1.StateDraining, "other_1", false}, {v1alpha1.StateDraining, "me_1", true},
-			{v1alpha1.StateDraining, "", false}, {v1alpha1.StateIdle, "", true},
-		} {
-			obj := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "a", ResourceVersion: strconv.Itoa(10 + i),
-				Labels: map[string]string{v1alpha1.LabelState: string(c.state)}}}
-			if c.epoch != "" {
-				g := &v1alpha1.Grant{Turn: "t1", Epoch: c.epoch, NodeUID: "a", Wants: v1alpha1.WantsReboot, StartedAt: time.Now().UTC(), StageAt: time.Now().UTC()}
-				obj.Annotations = map[string]string{v1alpha1.AnnotationTurn: "t1", v1alpha1.AnnotationGrant: v1alpha1.FormatRecord(g)}
-			}
-			l.view.Overlay(obj)
-			l.seeLease(10+i, "me_1", nil)
-			if _, _, ok := l.snapshot(); !ok || l.lock.isSettled() != c.settled {
-				t.Errorf("%s, a grant of %q: decides %t, settled %t, expected %t", c.state, c.epoch, ok, l.lock.isSettled(), c.settled)
+			if got := fmt.Sprintf("%t %s %t %t %t", s.Stopped, s.StopText, s.StoppedSince.Equal(s.Now), s.LedUntil.Equal(led), s.Rewound.Equal(time.Now())); ok && got != "true fire true true true" {
+				t.Errorf("stopped, since now, since when there was no leader, rewound: %s", got)
 			}
 		}
 	})
@@ -515,6 +485,7 @@ func TestStoppedSince(t *testing.T) {
 func TestMissedStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLister(t)
+		began := time.Now().UTC()
 		version := 10
 		seen := func(name string, stopped bool, state v1alpha1.State, g *v1alpha1.Grant) {
 			version++
@@ -540,7 +511,7 @@ func TestMissedStop(t *testing.T) {
 			time.Sleep(time.Minute)
 		}
 		grant := func(frozen bool) *v1alpha1.Grant {
-			g := &v1alpha1.Grant{Epoch: "me_1", Wants: v1alpha1.WantsReboot, StartedAt: time.Now().UTC(), StageAt: time.Now().UTC()}
+			g := &v1alpha1.Grant{Epoch: "me_1", Wants: v1alpha1.WantsReboot, StartedAt: began, StageAt: began}
 			if frozen {
 				g.PausedSince = new(time.Now().UTC())
 			}
@@ -572,6 +543,17 @@ func TestMissedStop(t *testing.T) {
 		seen("a", false, v1alpha1.StateDraining, damaged)
 		both := rollout.Stop{Since: again.Add(-stop.Until.Sub(stop.Since)), Until: time.Now().UTC()}
 		missed("lifted, and someone has edited the turn", map[string]rollout.Stop{"a": both})
+		next := grant(false)
+		next.StageAt = time.Now().UTC()
+		seen("b", true, v1alpha1.StateDraining, grant(false))
+		again = time.Now().UTC()
+		missed("a third stop", map[string]rollout.Stop{"a": both})
+		seen("b", false, v1alpha1.StateRebooting, next) // a promotion from before the stop
+		third := rollout.Stop{Since: again, Until: time.Now().UTC()}
+		missed("lifted", map[string]rollout.Stop{"a": both.And(third), "b": third})
+		next.StageAt = time.Now().UTC()
+		seen("b", false, v1alpha1.StateRebooting, next)
+		missed("a stage that began after it", map[string]rollout.Stop{"a": both.And(third)})
 		seen("a", false, v1alpha1.StateDraining, grant(true))
 		missed("recorded on a", nil)
 		seen("a", false, v1alpha1.StateDraining, grant(false))

@@ -29,10 +29,10 @@ type Snapshot struct {
 	Self string
 	// LedUntil is when the previous leader last renewed the Lease. No leader has promoted a
 	// node since then, so the clocks of turns of other terms are stopped. Zero: unknown, for
-	// example because a person blanked the Lease, or because there was a stop in this term that
-	// the turn's leader may not have recorded.
+	// example because a person blanked the Lease.
 	LedUntil time.Time
-	// LedBy is the previous leader's term. "": it gave the Lease back.
+	// LedBy is the previous leader's term. "": unknown, because it gave the Lease back, or
+	// because its Lease was freed or blanked.
 	LedBy string
 	// Rewound is when this process last noticed that the API server's store went
 	// back in time, because it was restored from a backup. Zero: never.
