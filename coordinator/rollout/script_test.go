@@ -71,7 +71,7 @@ func (c *cluster) command(args []string) error {
 		return c.addNode(name, args[2:])
 	case "leader":
 		if c.leads && c.lease.Holder != "" {
-			c.ledUntil, c.ledBy = c.now, c.lease.Holder
+			c.ledUntil = c.now
 		}
 		c.leads = name != "none"
 		if c.leads {

@@ -35,9 +35,8 @@ type cluster struct {
 	lease    step.Lease
 	// leads is false while no coordinator runs.
 	leads bool
-	// ledUntil is until when the last leader led, and ledBy its term; see rollout.Snapshot.
+	// ledUntil is until when the last leader led; see rollout.Snapshot.
 	ledUntil time.Time
-	ledBy    string
 	self     string
 	version  int
 	turns    int
@@ -187,7 +186,7 @@ func (c *cluster) logf(format string, args ...any) {
 func (c *cluster) snapshot(epoch string) rollout.Snapshot {
 	s := rollout.Snapshot{
 		Now: c.now, Epoch: epoch, Self: c.self, Stopped: !c.lease.Exists || c.lease.Stopped, StopText: c.lease.StopText,
-		LedUntil: c.ledUntil, LedBy: c.ledBy, Policies: c.set(), Gates: maps.Clone(c.gates), Uncertain: map[string]bool{},
+		LedUntil: c.ledUntil, Policies: c.set(), Gates: maps.Clone(c.gates), Uncertain: map[string]bool{},
 	}
 	for _, name := range c.names() {
 		n := c.fact(name)
