@@ -250,31 +250,13 @@ var offences = []struct {
 		s.write("n1", enter(v1alpha1.StateRebooting, "t1", "e2"))
 	}},
 	{"a turn of another term is promoted in a store that was set back, on a version that only this store has given out", []Rule{Epoch}, func(s *script) {
-		s.grant("n1", "t1")
-		s.cordon("n1")
-		s.write("n1", ack(v1alpha1.ReportDone))
-		before, lease := maps.Clone(s.nodes), s.lease
-		s.lead("e2")
-		s.write("n1", enter(v1alpha1.StateDraining, "t1", "e2"))
-		lost := s.rev
-		s.lease = lease
-		s.rewind(before)
-		s.rev = lost - 1
+		s.loses(enter(v1alpha1.StateDraining, "t1", "e2"))
 		s.write("n1", ready(true))
 		s.write("n1", ready(true))
 		s.write("n1", enter(v1alpha1.StateRebooting, "t1", "e2"))
 	}},
 	{"a turn of another term is promoted in a store that was set back, and it was another term's in the version that is gone too", []Rule{Epoch}, func(s *script) {
-		s.grant("n1", "t1")
-		s.cordon("n1")
-		s.write("n1", ack(v1alpha1.ReportDone))
-		before, lease := maps.Clone(s.nodes), s.lease
-		s.lead("e2")
-		s.write("n1", ready(true))
-		lost := s.rev
-		s.lease = lease
-		s.rewind(before)
-		s.rev = lost - 1
+		s.loses(ready(true))
 		s.write("n1", ready(true))
 		s.write("n1", enter(v1alpha1.StateRebooting, "t1", "e2"))
 	}},

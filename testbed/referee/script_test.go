@@ -2,6 +2,7 @@ package referee
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -65,6 +66,21 @@ func (s *script) rewind(nodes map[string]*corev1.Node) {
 		s.write(name)
 	}
 	s.e.first = false
+}
+
+// loses has another term write edits to n1, which is in a turn, and sets the store back to before that term. It leaves the store right before the
+// version that was lost, so that the next write is given its number again.
+func (s *script) loses(edits ...edit) {
+	s.grant("n1", "t1")
+	s.cordon("n1")
+	s.write("n1", ack(v1alpha1.ReportDone))
+	before, lease := maps.Clone(s.nodes), s.lease
+	s.lead("e2")
+	s.write("n1", edits...)
+	lost := s.rev
+	s.lease = lease
+	s.rewind(before)
+	s.rev = lost - 1
 }
 
 type edit func(*corev1.Node)
