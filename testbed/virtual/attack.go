@@ -94,7 +94,7 @@ func (f *Fleet) finish(seed uint64) string {
 		return "Progress: " + why
 	}
 	if !f.led.Load() {
-		return "Leads was never called with a Node"
+		return "no process has led a Node"
 	}
 	if a := f.attacks(); len(a.Liars) == 0 && !a.Thief {
 		return f.Excluded()
