@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestLimitRuntime checks how many CPUs a host and the leaders of a small and a large fleet use, and that an admin who sets the variables of Go's runtime has
-// the last word.
+// TestLimitRuntime checks how many CPUs a host and the leaders of a small and a large fleet use, and that an admin who sets the
+// variables of Go's runtime has the last word.
 func TestLimitRuntime(t *testing.T) {
 	procs, percent := runtime.GOMAXPROCS(0), debug.SetGCPercent(100)
 	defer func() {
