@@ -221,3 +221,23 @@ func TestThiefSkipsADrain(t *testing.T) {
 		t.Errorf("%s\nits requests and faults:\n%s", res.Why, res.trace)
 	}
 }
+
+// TestRestoredLie checks that a host arrives after it has lied about its status and the store was set back to that time: its kubelet had
+// overwritten the lie, and Clean ends it again.
+func TestRestoredLie(t *testing.T) {
+	p, err := Parse("plan seed=1 length=3m0s\n1m lie n1 for=1m mode=status-huge\n2m30s rewind for=45s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	inBubble(t, Options{Hosts: 1, Plan: p}, func(t *testing.T, f *Fleet) {
+		<-f.Start()
+		if len(f.Node("n1").Status.Images) == 0 {
+			t.Error("the store does not have the lie again")
+		}
+		f.Clean()
+		f.Stage("n1", "2.0.0")
+		if why := f.Arrive(time.Hour); why != "" {
+			t.Error(why)
+		}
+	})
+}

@@ -116,8 +116,8 @@ func (f *Fleet) clearFailed(except []string) {
 }
 
 // Clean ends what admins and thieves began and the plan has not ended, because the admins' request was refused or a store that was rewound
-// has it again: unknown states, intents without an end, a stop, changes of the policy, budgets that block drains, jobs, pods of kured, and cordons that are not lockkeeper's. An
-// admin who detaches a node by force takes over its cordon.
+// has it again: unknown states, intents without an end, a stop, changes of the policy, budgets that block drains, jobs, pods of kured, cordons that
+// are not lockkeeper's, and a status that leaves no space on the Node. An admin who detaches a node by force takes over its cordon.
 func (f *Fleet) Clean() {
 	p := f.exec.people
 	p.removeUnknownStates(f.Hosts())
@@ -147,6 +147,9 @@ func (f *Fleet) Clean() {
 		}
 		if obj.Spec.Unschedulable && !n.OwnCordon() {
 			p.patchNode(admin, m.name, cordon(false))
+		}
+		if len(obj.Status.Images) > 0 { // a lie, and a kubelet that runs does not write its whole status again
+			f.RestartKubelet(m.name)
 		}
 	}
 	if lease, ok := f.Server.Get("leases", v1alpha1.DefaultLeaseNamespace, v1alpha1.DefaultLeaseName).(*coordinationv1.Lease); !ok {
