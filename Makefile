@@ -140,7 +140,7 @@ test-hosts:
 soak: deps test-parts package-test-deps ## Run the full campaigns (SEED=…, ROUNDS=…, FAULTS=…, JOBS=…); their last lines print the seed
 	LOCKKEEPER_SOAK=1 $(GO) test -timeout 2h -count 1 -run 'Invariants|RandomObservations|MinuteByMinute' ./coordinator/rollout ./node/step ./policy
 	cd testbed && LOCKKEEPER_SOAK=$(ROUNDS) $(GO) test -timeout 6h -count 1 -v -run 'Explore' ./explore
-	cd testbed && LOCKKEEPER_SOAK=$(FAULTS) LOCKKEEPER_SEED='$(SEED)' $(GO) test -timeout 24h -count 1 -v -run 'Seeds|Hostile' ./virtual
+	cd testbed && LOCKKEEPER_SOAK=$(FAULTS) LOCKKEEPER_SEED='$(SEED)' $(GO) test -timeout 24h -count 1 -v -run 'Seeds|Hostile|Clock' ./virtual
 	cd testbed && LOCKKEEPER_RUNS=20 CGO_ENABLED=1 $(GO) test $(RACE_BUBBLE) -timeout 2h -count 1 -v -run 'Seeds|Hostile' ./virtual
 	cd testbed && LOCKKEEPER_NODES=50000 $(GO) test -timeout 2h -count 1 -v ./large
 	cd testbed && LOCKKEEPER_SOAK=$(ROUNDS) LOCKKEEPER_SEED='$(SEED)' $(GO) test -timeout 12h -count 1 -v -run 'EveryClass|EveryWrite' ./faults

@@ -55,9 +55,10 @@ type engine struct {
 
 	nodes   map[string]*node
 	pods    map[string]*pod
-	leases  []leaseVersion    // all versions, oldest first
-	renewed moment            // of the last write of the Lease by or for a holder
-	unled   []span            // the times between the last renewal of one holder and the first of the next
+	leases  []leaseVersion // all versions, oldest first
+	renewed moment         // of the last write of the Lease by or for a holder
+	unled   []span         // the times between the last renewal of one holder and the first of the next
+	leaders leaders
 	terms   map[string]bool   // epochs that the Lease has named
 	held    map[string]bool   // terms, plus the epochs of grants that existed before the referee started
 	turns   map[string]string // the node of each turn id so far
@@ -126,7 +127,8 @@ type turnMemory struct {
 	late      bool     // granted by a term that had ended, and not resolved yet
 	backedOut bool     // it was late, and the leader has backed it out
 	boots     []string // boots that a reboot in this turn ended
-	edited    bool     // someone other than a leader may have begun the current stage: an edit of the Node was declared
+	clock     clock
+	edited    bool // someone other than a leader may have begun the current stage: an edit of the Node was declared
 }
 
 func newEngine(c config) *engine {
@@ -239,6 +241,7 @@ func (e *engine) onNode(m moment, name string, obj *corev1.Node) {
 	if n.turn != nil && (before == nil || before.State != after.State || !stageAt(before).Equal(stageAt(&after))) {
 		n.turn.edited = edited
 	}
+	e.followClock(n, before, &after, edited)
 	if before == nil || !publishes(before, &after) {
 		n.versions = nil
 	}

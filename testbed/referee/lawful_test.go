@@ -264,6 +264,85 @@ var lawful = []struct {
 		s.uncordon("n1")
 		s.finish("n1")
 	}},
+	{"overdue at once, and for hours", func(s *script) {
+		s.drainOf2m()
+		s.renew(2 * time.Minute)
+		s.write("n1", label(v1alpha1.LabelHeld, string(v1alpha1.ReasonOverdue)))
+		s.renew(time.Hour)
+		s.write("n1", paused(true), label(v1alpha1.LabelHeld, string(v1alpha1.ReasonPaused)))
+		s.write("n1", paused(false))
+		s.renew(time.Hour)
+	}},
+	{"a host has failed, and its stage goes on", func(s *script) {
+		s.drainOf2m()
+		s.write("n1", ack(v1alpha1.ReportFailed, v1alpha1.ReasonUnhealthy))
+		s.renew(time.Hour)
+	}},
+	{"not overdue in a long pause, nor right after it", func(s *script) {
+		s.drainOf2m()
+		s.renew(time.Minute)
+		s.write("n1", paused(true))
+		s.renew(time.Hour)
+		s.write("n1", paused(false))
+		s.renew(time.Minute)
+	}},
+	{"not overdue while the host's own veto stops the clock", func(s *script) {
+		s.drainOf2m()
+		s.write("n1", func(n *corev1.Node) {
+			s.publishes("boot-1", v1alpha1.WantsReboot)(n)
+			h, _ := v1alpha1.ParseHost(n.Annotations[v1alpha1.AnnotationHost])
+			h.Veto = v1alpha1.ReasonHostPaused
+			n.Annotations[v1alpha1.AnnotationHost] = v1alpha1.FormatRecord(h)
+		})
+		s.renew(time.Hour)
+	}},
+	{"not overdue under a stop", func(s *script) {
+		s.drainOf2m()
+		s.stop(true)
+		s.renew(time.Hour)
+		s.stop(false)
+		s.renew(2 * time.Minute)
+	}},
+	{"not overdue while another term leaves the turn alone, and a whole timeout after it", func(s *script) {
+		s.drainOf2m()
+		s.renew(110 * time.Second)
+		s.handOver("e2")
+		s.renew(time.Hour)
+		s.handOver("e3")
+		s.write("n1", enter(v1alpha1.StateDraining, "t1", "e3"))
+		s.renew(2*time.Minute + s.e.late())
+	}},
+	{"its leader notices late that a pause is over", func(s *script) {
+		s.drainOf2m()
+		s.renew(time.Minute)
+		s.write("n1", paused(true))
+		s.renew(5 * time.Minute)
+		s.write("n1", paused(false))
+		s.renew(time.Minute + 2*s.e.late() - 20*time.Second)
+		s.write("n1", label(v1alpha1.LabelHeld, string(v1alpha1.ReasonOverdue)))
+	}},
+	{"a whole timeout after the Lease was blanked, and its next leader takes over late", func(s *script) {
+		s.drainOf2m()
+		s.renew(110 * time.Second)
+		s.lead("")
+		s.lead("e2")
+		s.renew(time.Minute)
+		s.write("n1", enter(v1alpha1.StateDraining, "t1", "e2"))
+		s.renew(2*time.Minute + s.e.late())
+	}},
+	{"not overdue in its next stage", func(s *script) {
+		s.write("n1", enter(v1alpha1.StateBeforeDrain, "t1", "e1", s.hooksFor(4*time.Minute)))
+		s.renew(4 * time.Minute)
+		s.drainOf2m()
+		s.renew(2 * time.Minute)
+	}},
+	{"someone edits the turn so that its clock stands still", func(s *script) {
+		s.drainOf2m()
+		s.e.declared = []Declaration{{"", "n1", "a person edits"}}
+		s.write("n1", enter(v1alpha1.StateDraining, "t1", "e1", func(g *v1alpha1.Grant) { g.PausedFor.Duration = time.Hour }))
+		s.e.declared = nil
+		s.renew(10 * time.Minute)
+	}},
 	{"a stop right after the host's read", func(s *script) {
 		s.pod("p", "n1")
 		s.grant("n1", "t1")

@@ -22,6 +22,14 @@ type leaseVersion struct {
 // onLease takes a version of the Lease. A nil obj means that the Lease does not exist.
 func (e *engine) onLease(m moment, obj *coordinationv1.Lease) {
 	e.now = m
+	e.followLease(m, obj)
+	for _, n := range e.nodes {
+		e.runClock(n)
+		e.overdueLate(n)
+	}
+}
+
+func (e *engine) followLease(m moment, obj *coordinationv1.Lease) {
 	if !e.first {
 		e.report.LeaseEvents++
 	}
@@ -43,6 +51,7 @@ func (e *engine) onLease(m moment, obj *coordinationv1.Lease) {
 	if v.holder != "" || before.holder != "" && v.exists {
 		e.renewed = m
 	}
+	e.followLeaders(v, obj)
 	if len(e.leases) > 0 && v.exists == before.exists && v.holder == before.holder && v.stopped == before.stopped {
 		return // only a renewal
 	}

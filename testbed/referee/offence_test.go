@@ -375,6 +375,39 @@ var offences = []struct {
 		s.lead("e2")
 		s.write("n1", enter(v1alpha1.StateUncordoning, "t1", "e2", func(g *v1alpha1.Grant) { g.Reason = v1alpha1.ReasonOverdue }))
 	}},
+	{"overdue too late", []Rule{Overdue}, func(s *script) {
+		s.drainOf2m()
+		s.renew(2*time.Minute + s.e.late() + 20*time.Second)
+		s.write("n1", label(v1alpha1.LabelHeld, string(v1alpha1.ReasonOverdue)))
+	}},
+	{"never overdue after a change of leaders", []Rule{Overdue}, func(s *script) {
+		s.drainOf2m()
+		s.renew(time.Minute)
+		s.handOver("e2")
+		s.write("n1", enter(v1alpha1.StateDraining, "t1", "e2"))
+		s.renew(time.Minute + 2*s.e.late() + 30*time.Second)
+	}},
+	{"the time of a pause counts twice", []Rule{Overdue}, func(s *script) {
+		s.drainOf2m()
+		s.renew(time.Minute)
+		s.write("n1", paused(true))
+		s.renew(5 * time.Minute)
+		s.write("n1", paused(false))
+		s.renew(5 * time.Minute)
+		s.write("n1", label(v1alpha1.LabelHeld, string(v1alpha1.ReasonOverdue)))
+	}},
+	{"never overdue after the Lease was blanked", []Rule{Overdue}, func(s *script) {
+		s.drainOf2m()
+		s.renew(time.Minute)
+		s.lead("")
+		s.lead("e2")
+		s.write("n1", enter(v1alpha1.StateDraining, "t1", "e2"))
+		s.renew(2*time.Minute + 2*s.e.late() + 30*time.Second)
+	}},
+	{"a stage with hooks is not overdue after the longest of their timeouts", []Rule{Overdue}, func(s *script) {
+		s.write("n1", enter(v1alpha1.StateBeforeDrain, "t1", "e1", s.hooksFor(4*time.Minute)))
+		s.renew(4*time.Minute + s.e.late() + 20*time.Second)
+	}},
 	{"cordoned while there is no Lease", []Rule{Stop}, func(s *script) {
 		s.e.onLease(s.tick(), nil)
 		s.grant("n1", "t1")

@@ -109,6 +109,22 @@ func (s *script) lead(holder string) {
 	s.e.onLease(s.tick(), s.lease)
 }
 
+// renew has the holder renew the Lease for that long.
+func (s *script) renew(d time.Duration) {
+	for end := s.clock.Add(d); s.clock.Before(end); {
+		s.pass(9 * time.Second)
+		s.e.onLease(s.tick(), s.lease)
+	}
+}
+
+// handOver has the holder give the Lease back, and another one take it.
+func (s *script) handOver(holder string) {
+	s.lease = s.lease.DeepCopy()
+	s.lease.Spec.HolderIdentity, s.lease.Spec.LeaseDurationSeconds = new(""), new(int32(1))
+	s.e.onLease(s.tick(), s.lease)
+	s.lead(holder)
+}
+
 func (s *script) stop(on bool) {
 	s.lease = s.lease.DeepCopy()
 	delete(s.lease.Annotations, v1alpha1.AnnotationStop)
@@ -185,6 +201,32 @@ func enter(state v1alpha1.State, id, epoch string, changes ...func(*v1alpha1.Gra
 func (s *script) drainsFor(timeout time.Duration) func(*v1alpha1.Grant) {
 	return func(g *v1alpha1.Grant) {
 		g.StageAt, g.Terms.Draining = s.clock, metav1.Duration{Duration: timeout}
+	}
+}
+
+// drainOf2m begins a turn of e1 with a drain that may take two minutes.
+func (s *script) drainOf2m() {
+	s.write("n1", enter(v1alpha1.StateDraining, "t1", "e1", s.drainsFor(2*time.Minute)))
+}
+
+// paused has an admin pause the node, or end that.
+func paused(yes bool) edit {
+	return func(n *corev1.Node) {
+		value := ""
+		if yes {
+			value = v1alpha1.FormatRecord(v1alpha1.Intent{Reason: "a test"})
+		}
+		annotate(v1alpha1.AnnotationPaused, value)(n)
+	}
+}
+
+// hooksFor gives a stage that begins now a hook with that timeout, and one of a minute.
+func (s *script) hooksFor(timeout time.Duration) func(*v1alpha1.Grant) {
+	return func(g *v1alpha1.Grant) {
+		hook := func(name string, timeout time.Duration) v1alpha1.Hook {
+			return v1alpha1.Hook{Name: name, Timeout: metav1.Duration{Duration: timeout}}
+		}
+		g.StageAt, g.Terms.BeforeDrain = s.clock, []v1alpha1.Hook{hook("long", timeout), hook("short", time.Minute)}
 	}
 }
 

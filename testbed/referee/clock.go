@@ -1,0 +1,110 @@
+package referee
+
+import (
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/turn"
+)
+
+// clock measures for how long, at least, leaders of a turn could continue its present stage. It runs from one renewal of the Lease by the turn's
+// leader to the next, unless there was a stop or a pause meanwhile.
+type clock struct {
+	led time.Duration // negative if a leader may notice late that it can continue
+	// since is the last renewal, or zero while the clock does not run.
+	since moment
+	began bool // the clock has run in this stage
+	// over means that the stage is not judged any more: it was called overdue, or someone other than a leader edited the turn.
+	over bool
+}
+
+// leaders are what the engine knows about the change of leaders by which the Lease came to its present holder.
+type leaders struct {
+	holder string // the last one
+	before string // the one before it
+	// unknown means that, between the two, the Lease did not say any more until when the first one led.
+	unknown bool
+	blanked bool // the Lease does not say any more until when holder leads
+}
+
+// followLeaders follows the change of leaders.
+func (e *engine) followLeaders(v leaseVersion, obj *coordinationv1.Lease) {
+	l := &e.leaders
+	given := obj != nil && obj.Spec.LeaseDurationSeconds != nil && *obj.Spec.LeaseDurationSeconds == 1 // by the leader itself
+	switch {
+	case v.holder == "" && !given:
+		l.blanked = true
+	case v.holder != "" && v.holder != l.holder:
+		*l = leaders{holder: v.holder, before: l.holder, unknown: l.blanked}
+	}
+}
+
+// late is how long a leader may take to notice that a stage is overdue, or that nothing stops it any more.
+func (e *engine) late() time.Duration { return lateGrant + e.lag }
+
+// runClock lets the clock of a node's turn run on, at a version of the Lease.
+func (e *engine) runClock(n *node) {
+	if n.turn == nil || n.cur == nil {
+		return
+	}
+	c := &n.turn.clock
+	if l := e.lease(); l.stopped || l.holder == "" || l.holder != epochOf(n.cur) || halted(n.cur) {
+		c.since = moment{}
+		return
+	}
+	switch {
+	case c.since != moment{}:
+		c.led += e.now.elapsed(c.since)
+	case c.began:
+		c.led -= e.late()
+	}
+	c.since, c.began = e.now, true
+}
+
+// halted reports whether an admin or the host stops the clock of a node's turn.
+func halted(n *turn.Node) bool {
+	return n.Paused != nil || n.Host != nil && n.Host.Veto != ""
+}
+
+// followClock takes a version of a Node in a turn.
+func (e *engine) followClock(n *node, before, after *turn.Node, edited bool) {
+	if n.turn == nil {
+		return
+	}
+	c := &n.turn.clock
+	switch {
+	case before == nil || !stageAt(before).Equal(stageAt(after)):
+		*c = clock{}
+	case epochOf(before) != epochOf(after) && (e.leaders.unknown || e.leaders.before != epochOf(before)):
+		// It is not known until when the turn had a leader, so it had none since its stage began.
+		c.led = 0
+	}
+	c.over = c.over || edited || after.Held == v1alpha1.ReasonOverdue
+}
+
+// overdueLate judges a leader that does not call a turn overdue, although its stage has lasted for the longest of its timeouts.
+func (e *engine) overdueLate(n *node) {
+	if n.turn == nil || n.cur == nil || n.turn.clock.over || !n.cur.Ours() ||
+		n.cur.HasReport(v1alpha1.ReportRefused) || n.cur.HasReport(v1alpha1.ReportFailed) {
+		return
+	}
+	if c := &n.turn.clock; c.led > longest(n.cur)+e.late() {
+		c.over = true
+		e.breaks(Overdue, n.name, "not overdue in %s after at least %v, its timeout is %v", n.cur.State, c.led.Round(time.Second), longest(n.cur))
+	}
+}
+
+// longest returns the longest timeout of the state of a node in a turn.
+func longest(n *turn.Node) time.Duration {
+	most := timeout(n)
+	switch n.State {
+	case v1alpha1.StateBeforeDrain, v1alpha1.StateBeforeReboot, v1alpha1.StateBeforeUncordon:
+		most = n.Grant.Terms.HostHooks.Duration
+	}
+	for _, h := range n.Grant.Terms.Hooks(n.State) {
+		most = max(most, h.Timeout.Duration)
+	}
+	return most
+}
