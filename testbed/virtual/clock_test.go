@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/intstr"
+
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/testbed/rig"
 )
@@ -28,6 +30,7 @@ func TestClock(t *testing.T) {
 			}
 			inBubble(t, Options{Hosts: 3, Candidates: 2, Workloads: 1, Lag: 20 * time.Second, Plan: plan(t, stopsOfClocks(r)), Policy: func(s *v1alpha1.DisruptionPolicySpec) {
 				s.Drain.Timeout.Duration, s.Drain.OnTimeout = timeout, onTimeout
+				s.Rollout.MaxUnavailable = intstr.FromInt32(3) // a leader that crashes does not end the turn
 				s.Rollout.BackoffMax.Duration, s.Rollout.MaxTurnsPerDay = time.Minute, 48
 			}}, func(t *testing.T, f *Fleet) {
 				f.BlockDrains("n3")
@@ -62,9 +65,9 @@ func stopsOfClocks(r *rand.Rand) string {
 	for range 2 + r.IntN(3) {
 		at += seconds(10, 200)
 		faults = append(faults, fmt.Sprintf("%v %s", at, kinds[r.IntN(len(kinds))]()))
-		if r.IntN(3) == 0 {
-			faults = append(faults, fmt.Sprintf("*#%d:coordinator,patch,nodes refuse mode=403 times=%d", 1+r.IntN(20), 1+r.IntN(3)))
-		}
+	}
+	if r.IntN(3) == 0 { // for a minute: as long as the referee allows
+		faults = append(faults, fmt.Sprintf("*#%d:coordinator,patch,nodes refuse mode=403 times=%d", 1+r.IntN(20), 1+r.IntN(2)))
 	}
 	slices.Sort(faults)
 	return strings.Join(faults, "\n")
