@@ -329,12 +329,16 @@ func (f *Fleet) wrote(w apiserver.Write) {
 			m.judgePermission(obj, f.excuse(&w) != "")
 		}
 	case "disruptionpolicies":
-		if w.Object != nil {
+		switch {
+		case w.Object != nil:
 			spec := f.specOf(w.Object)
 			if w.Name != canaryPolicy { // of this one, the other one's total is the limit
 				f.Judge.SetBudget(time.Now(), f.budget(&spec))
 			}
 			f.allowForce(w.Name, &spec)
+		case w.Name != canaryPolicy && f.opts.Canary > 0: // and without the other one, canaryHost waits for no turn of the others
+			spec := f.specOf(w.Old)
+			f.Judge.SetBudget(time.Now(), f.budget(&spec)+1)
 		}
 	case "leases":
 		obj, _ := w.Object.(*coordinationv1.Lease)
