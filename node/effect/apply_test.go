@@ -82,6 +82,9 @@ func must(t *testing.T, err error) {
 }
 
 func (f *fakeHost) do(ctx context.Context, by time.Time, step string, unit string) (string, error) {
+	if err := ctx.Err(); err != nil {
+		return "", err
+	}
 	if time.Now().After(by) {
 		return "", systemd.ErrTooLate
 	}
@@ -349,6 +352,19 @@ func TestApplyRestartsItself(t *testing.T) {
 	}
 	want := step.Work{Failed: "Restart b.service: lockkeeper ended 3 times during this step: journalctl -u lockkeeper"}
 	f.expect("killed each time", f.process("b1", e), want, "DaemonReload, Restart b.service, Restart b.service, Restart b.service", "")
+}
+
+// TestApplyStopped checks that a process that is told to stop during a step begins no other step, and that the next process
+// carries out the rest of the plan.
+func TestApplyStopped(t *testing.T) {
+	f := newFakeHost(t)
+	e := ApplyPlan{Steps: actions("Restart b.service, Restart c.service")}
+	f.on = func() { f.on = nil; f.end() }
+	if w := f.process("b1", e); !dead(w) {
+		t.Errorf("a process that was told to stop reports %+v", w)
+	}
+	f.expect("told to stop", step.Work{}, step.Work{}, "Restart b.service", "")
+	f.expect("after that", f.process("b1", e), done, "Restart c.service", "")
 }
 
 // TestApplyCalledOff has a user edit the turn's records and the coordinator repair them, so the run that was canceled
