@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/hostupdate"
 	"lockkeeper.dev/lockkeeper/node/local"
 )
 
@@ -322,14 +323,22 @@ func TestPublishChecks(t *testing.T) {
 		if s.reads < 43 || s.reads > 54 {
 			t.Errorf("%d reads in a day, expected two an hour", s.reads)
 		}
-		// The write is made, but its answer is lost, and then the host returns to what it had published before.
-		s.during = func() { s.put(late); s.fail(errors.New("the answer is lost")) }
-		p.Report(blockedBy("shop/web", "needs 3"), true)
+		// The write is made, but its answer is lost, and then the host returns to what it had published before. No condition
+		// may have changed in between: its later transition time would cause another write.
+		downloads := resting
+		downloads.Engine = &v1alpha1.EngineStatus{Operation: "DOWNLOADING"}
+		lost := s.object.DeepCopy()
+		lost.Status.Engine = downloads.Engine
+		s.during = func() { s.put(lost); s.fail(errors.New("the answer is lost")) }
+		p.Report(downloads, true)
 		elapse(4 * time.Second)
 		p.Report(resting, true)
 		s.fail(nil)
+		if d, _ := p.difference(); d != hostupdate.Same || s.object != lost {
+			t.Fatalf("the host does not return to what it had published: difference %v, HostUpdate %+v", d, s.object)
+		}
 		elapse(12 * time.Second)
-		if s.object.Status.State != "idle" {
+		if s.object.Status.Engine != nil {
 			t.Errorf("12 s after a write with an unknown result, the HostUpdate is %+v", s.object)
 		}
 	})

@@ -206,19 +206,23 @@ func annotationIn(doc map[string]any, key string) (string, bool) {
 	return s, ok
 }
 
-// TestThiefSkipsADrain: a thief with the coordinator's credential moves hosts past their drain. Their nodes have an admin's cordon, so only the
-// missing commit can stop the evictions.
+// TestThiefSkipsADrain: a thief with the coordinator's credential moves hosts past their drain, or grants them a reboot without one. An admin has
+// cordoned their nodes, so no cordon is missing: only the missing commit, or the drain in the host's own plan, can stop a host.
 func TestThiefSkipsADrain(t *testing.T) {
-	faults := "6m thief for=1s mode=grant-reboot"
-	for _, host := range []string{"n1", "n2", "n3", "n4"} {
-		faults += "\n1s cordon " + host + " for=8m"
-	}
-	p, err := Parse("plan seed=2 length=10m0s\n" + faults)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if res := run(t, Options{Hosts: 4, Workloads: 3}, p, false); res.Why != "" {
-		t.Errorf("%s\nits requests and faults:\n%s", res.Why, res.trace)
+	for _, mode := range []string{"grant-reboot", "grant-undrained"} {
+		t.Run(mode, func(t *testing.T) {
+			faults := "6m thief for=1s mode=" + mode
+			for _, host := range []string{"n1", "n2", "n3", "n4"} {
+				faults += "\n1s cordon " + host + " for=8m"
+			}
+			p, err := Parse("plan seed=2 length=10m0s\n" + faults)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if res := run(t, Options{Hosts: 4, Workloads: 3}, p, false); res.Why != "" {
+				t.Errorf("%s\nits requests and faults:\n%s", res.Why, res.trace)
+			}
+		})
 	}
 }
 
