@@ -1,6 +1,7 @@
 package virtual
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -81,6 +82,66 @@ func TestReduceIsBounded(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestReproduce: of a plan that does not fail each time, a reader gets the trace of a run that failed, and reads which run that is.
+func TestReproduce(t *testing.T) {
+	const again = "The plan was run again, with a log, and run "
+	for name, x := range map[string]struct {
+		why func(n int, p Plan, logged bool) (rule string) // of the run number n, from 1
+		has []string
+		not string
+	}{
+		"never again": {
+			func(int, Plan, bool) string { return "" },
+			[]string{"it did not fail again in 2 runs", "everything of the run that failed", "note of run 0\n"}, "log",
+		},
+		"each time": {
+			func(int, Plan, bool) string { return "Budget" },
+			[]string{"took 3 runs, of which 3 failed with the rule Budget", "0 faults, of 2, which failed:\nBudget: run 3\n", again + "1 of at most 3 failed as well:\nBudget: run 4\n", "note of run 4\n", "log of run 4"},
+			"note of run 3",
+		},
+		"not in the first run with a log": {
+			func(n int, _ Plan, _ bool) string { return map[bool]string{true: "Budget"}[n != 4] },
+			[]string{again + "2 of at most 3 failed as well:\nBudget: run 5\n", "note of run 5\n", "log of run 5"}, "run 4",
+		},
+		"with another rule": { // run 1 has both faults, run 2 the first one, and the others none
+			func(_ int, p Plan, logged bool) string {
+				return map[bool]string{true: "Budget", false: "Progress"}[has(p, 1) && !logged]
+			},
+			[]string{"of which 2 failed with the rule Budget", "1 faults, of 2, which failed:\nBudget: run 2\n", "The plan was run 3 times again, with a log, and no run failed with the rule", "note of run 2\n"},
+			"log of run",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := 0
+			result := func(rule string) Result {
+				r := Result{trace: newTrace()}
+				if rule != "" {
+					r.Why = fmt.Sprintf("%s: run %d", rule, n)
+				}
+				r.trace.note("n1", "note of run %d", n)
+				return r
+			}
+			first := result("Budget")
+			got := reproduce(numbered(2), &first, []string{"n1"}, func(p Plan, logged bool) Result {
+				n++
+				r := result(x.why(n, p, logged))
+				if logged {
+					r.log = []string{fmt.Sprintf("log of run %d", n)}
+				}
+				return r
+			})
+			for _, want := range x.has {
+				if !strings.Contains(got, want) {
+					t.Errorf("it has no %q:\n%s", want, got)
+				}
+			}
+			if strings.Contains(got, x.not) {
+				t.Errorf("it has %q:\n%s", x.not, got)
+			}
+		})
+	}
 }
 
 // TestEssentialTrace: of a trace, a reader gets the faults, the writes about the nodes in question and to the Lease, and the last requests

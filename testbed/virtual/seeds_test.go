@@ -119,24 +119,51 @@ func campaign(t *testing.T, name string, within time.Duration, plan func(uint64,
 		name, first, c.next-1, c.runs, c.failed, c.faults, float64(c.faults)/took.Minutes(), c.requests, c.reboots, c.hostTime.Hours(), took.Round(time.Second))
 }
 
-// explain fails the test with what is needed to see why a run failed: a plan that is as small as possible, and the requests
-// that matter.
+// explain fails the test with what is needed to see why a run failed.
 func explain(t *testing.T, o Options, p Plan, res *Result) {
 	t.Errorf("%s\nrun it again with LOCKKEEPER_SEED=%d LOCKKEEPER_RUNS=1", res.Why, p.Seed)
 	if testing.Short() {
 		return
 	}
+	t.Log(reproduce(p, res, o.shape(0).Hosts, func(p Plan, logged bool) Result { return run(t, o, p, logged) }))
+}
+
+// freshRuns is how many times reproduce runs a reduced plan to get the log of a run that fails.
+const freshRuns = 3
+
+// reproduce returns a plan that is as small as possible and fails with the same rule, with the requests that matter of a run that failed, and
+// its log. Two runs of a plan may differ, so it says of which run they are. first is the run of the plan that failed.
+func reproduce(p Plan, first *Result, hosts []string, run func(p Plan, logged bool) Result) string {
+	var failed Result // the last run that failed with the rule: Reduce returns its plan
+	failures := 0
 	smaller, why, tries := Reduce(p, func(p Plan) (bool, string) {
-		r := run(t, o, p, false)
+		r := run(p, false)
+		if r.Why != "" && (failures == 0 || ruleOf(r.Why) == ruleOf(failed.Why)) {
+			failed = r
+			failures++
+		}
 		return r.Why != "", r.Why
 	}, Reduction{Repeats: 2, Within: reduceWithin})
 	if why == "" {
-		t.Logf("it did not fail again, so this is everything; the plan was\n%s", p)
-		t.Logf("its requests and faults:\n%s", res.trace)
-		return
+		return fmt.Sprintf("it did not fail again in %d runs, so this is everything of the run that failed; the plan was\n%s\nits requests and faults:\n%s",
+			tries, p, first.trace)
 	}
-	last := run(t, o, smaller, true)
-	t.Logf("after %d tries this plan of %d faults, of %d, still fails:\n%s\n%s", tries, len(smaller.Faults), len(p.Faults), why, smaller)
-	t.Logf("its requests and faults:\n%s", last.trace.format(last.trace.essential(o.shape(0).Hosts, time.Now().Add(10*365*24*time.Hour), 100)))
-	t.Logf("its log:\n%s", strings.Join(last.log, "\n"))
+	var b strings.Builder
+	fmt.Fprintf(&b, "the search for a smaller plan took %d runs, of which %d failed with the rule %s. It found this plan of %d faults, of %d, which failed:\n%s\n%s\n",
+		tries, failures, ruleOf(why), len(smaller.Faults), len(p.Faults), why, smaller)
+	for i := range freshRuns {
+		if r := run(smaller, true); ruleOf(r.Why) == ruleOf(why) {
+			fmt.Fprintf(&b, "The plan was run again, with a log, and run %d of at most %d failed as well:\n%s\nThe requests and faults of that run:\n", i+1, freshRuns, r.Why)
+			failed = r
+			break
+		}
+	}
+	if failed.log == nil {
+		fmt.Fprintf(&b, "The plan was run %d times again, with a log, and no run failed with the rule. So the requests and faults are those of the run that failed, which has no log:\n", freshRuns)
+	}
+	b.WriteString(failed.trace.format(failed.trace.essential(hosts, time.Now().Add(10*365*24*time.Hour), 100)))
+	if failed.log != nil {
+		fmt.Fprintf(&b, "Its log:\n%s", strings.Join(failed.log, "\n"))
+	}
+	return b.String()
 }
