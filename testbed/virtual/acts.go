@@ -455,7 +455,9 @@ func (p *people) deciding(seed uint64) *v1alpha1.DisruptionPolicy {
 	if len(items) == 0 {
 		return nil
 	}
-	slices.SortFunc(items, func(a, b v1alpha1.DisruptionPolicy) int { return cmp.Compare(b.Spec.Priority, a.Spec.Priority) })
+	slices.SortFunc(items, func(a, b v1alpha1.DisruptionPolicy) int {
+		return cmp.Or(cmp.Compare(b.Spec.Priority, a.Spec.Priority), cmp.Compare(a.Name, b.Name))
+	})
 	return &items[seed%uint64(len(items))]
 }
 
