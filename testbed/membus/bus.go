@@ -50,6 +50,8 @@ type Transit struct {
 	ToClient bool
 	// Conn is the connection's unique name; "" before its Hello.
 	Conn string
+	// By is what DialFor received for the connection; nil for every other connection.
+	By any
 	// Peer is the other end: the name that was called, or a well-known name of a signal's sender.
 	Peer string
 	// Method is the method of a call, or of the call that is answered, or the signal, in the notation interface.Member.
@@ -81,16 +83,19 @@ func New() *Bus {
 }
 
 // Dial opens a connection whose messages are subject to Fault, for systemd.Bus.Dial. The connection is not authenticated.
-func (b *Bus) Dial(ctx context.Context) (net.Conn, error) {
+func (b *Bus) Dial(ctx context.Context) (net.Conn, error) { return b.DialFor(ctx, nil) }
+
+// DialFor is Dial for the process by, so that Fault can distinguish several processes: it receives by in each Transit of the connection.
+func (b *Bus) DialFor(ctx context.Context, by any) (net.Conn, error) {
 	if err := context.Cause(ctx); err != nil {
 		return nil, err
 	}
-	return b.pipe(true)
+	return b.pipe(true, by)
 }
 
 // Connect opens a connection for a service; Fault does not see its messages.
 func (b *Bus) Connect(opts ...dbus.ConnOption) (*dbus.Conn, error) {
-	end, err := b.pipe(false)
+	end, err := b.pipe(false, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -124,14 +129,14 @@ func (b *Bus) Close() {
 }
 
 // pipe connects a peer to the bus and returns the other end.
-func (b *Bus) pipe(dialed bool) (net.Conn, error) {
+func (b *Bus) pipe(dialed bool, by any) (net.Conn, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.closed {
 		return nil, errClosed
 	}
 	ours, theirs := net.Pipe()
-	p := &peer{bus: b, pipe: ours, dialed: dialed, wake: make(chan struct{}, 1), gone: make(chan struct{}), lanes: map[lane]*delayed{}}
+	p := &peer{bus: b, pipe: ours, dialed: dialed, by: by, wake: make(chan struct{}, 1), gone: make(chan struct{}), lanes: map[lane]*delayed{}}
 	b.open[p] = true
 	go p.read()
 	go p.write()

@@ -3,6 +3,7 @@ package membus
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"slices"
 	"sync"
@@ -16,7 +17,13 @@ import (
 // client returns a connection whose messages are subject to Fault.
 func client(t *testing.T, b *Bus, opts ...dbus.ConnOption) *dbus.Conn {
 	t.Helper()
-	end, err := b.Dial(t.Context())
+	return clientFor(t, b, nil, opts...)
+}
+
+// clientFor is client for the process by.
+func clientFor(t *testing.T, b *Bus, by any, opts ...dbus.ConnOption) *dbus.Conn {
+	t.Helper()
+	end, err := b.DialFor(t.Context(), by)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -159,6 +166,35 @@ func TestLateCallOfAGoneCaller(t *testing.T) {
 			t.Errorf("the caller: %v", err)
 		}
 		b.Close()
+	})
+}
+
+// TestDialFor checks that Fault sees for which process the connection of a call, and of its answer, was opened.
+func TestDialFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := New()
+		defer b.Close()
+		var mu sync.Mutex
+		var seen []string
+		b.Fault = func(m Transit) Verdict {
+			mu.Lock()
+			defer mu.Unlock()
+			if m.Peer == "x.y.Z" {
+				seen = append(seen, fmt.Sprintf("%v, to the client: %t", m.By, m.ToClient))
+			}
+			return Verdict{}
+		}
+		service(t, b, "x.y.Z")
+		var want []string
+		for _, by := range []any{"first", "second", nil} {
+			if err := clientFor(t, b, by).Object("x.y.Z", "/o").Call("x.y.Z.Do", 0, "a").Err; err != nil {
+				t.Error(err)
+			}
+			want = append(want, fmt.Sprintf("%v, to the client: false", by), fmt.Sprintf("%v, to the client: true", by))
+		}
+		if !slices.Equal(seen, want) {
+			t.Errorf("Fault has seen %q, expected %q", seen, want)
+		}
 	})
 }
 

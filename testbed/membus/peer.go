@@ -17,6 +17,7 @@ type peer struct {
 	bus    *Bus
 	pipe   net.Conn
 	dialed bool
+	by     any           // see Transit.By
 	wake   chan struct{} // there is something in out; capacity 1
 	gone   chan struct{} // closed with the connection
 
@@ -111,7 +112,7 @@ func (p *peer) accept(m *packet) error {
 	b := p.bus
 	if p.dialed && b.Fault != nil {
 		b.mu.Lock()
-		t := Transit{Conn: p.name, Peer: m.text(dbus.FieldDestination), Method: m.method(), Serial: m.serial, Body: m.body}
+		t := Transit{Conn: p.name, By: p.by, Peer: m.text(dbus.FieldDestination), Method: m.method(), Serial: m.serial, Body: m.body}
 		b.mu.Unlock()
 		v = b.Fault(t)
 	}
@@ -216,7 +217,7 @@ func (p *peer) judge(m parcel) bool {
 		return true
 	}
 	b.mu.Lock()
-	t := Transit{ToClient: true, Conn: p.name, Peer: m.peer, Method: m.method, Serial: m.serial, Body: m.body}
+	t := Transit{ToClient: true, Conn: p.name, By: p.by, Peer: m.peer, Method: m.method, Serial: m.serial, Body: m.body}
 	b.mu.Unlock()
 	v := b.Fault(t)
 	b.mu.Lock()

@@ -32,6 +32,7 @@ type agentRun struct {
 
 	mu     sync.Mutex
 	dead   bool
+	told   time.Time // when it was told to stop; zero: it was not
 	conns  []net.Conn
 	links  []*Transport // to the API server, and bus
 	serves http.Handler // answers the FleetLock client; nil: it does not listen
@@ -134,15 +135,14 @@ func (m *Machine) startLocked() {
 	}()
 }
 
-// stopAgents stops lockkeeper as systemd does: it kills what has not stopped in time. It tells every process before it waits for one, because
-// from now on each of them is judged as one that was told to stop.
+// stopAgents stops lockkeeper as systemd does: it kills what has not stopped in time. It tells every process before it waits for one.
 func (m *Machine) stopAgents(within time.Duration) {
 	m.mu.Lock()
 	agents := m.agents
-	m.agents, m.stopping = nil, time.Now()
+	m.agents = nil
 	m.mu.Unlock()
 	for _, a := range agents {
-		a.cancel()
+		a.tell()
 	}
 	end := time.Now().Add(within)
 	for _, a := range agents {
@@ -152,9 +152,14 @@ func (m *Machine) stopAgents(within time.Duration) {
 		}
 		a.kill()
 	}
-	m.mu.Lock()
-	m.stopping = time.Time{}
-	m.mu.Unlock()
+}
+
+// tell tells the process to stop. From now on it is judged as one that was told (the rule Told to stop).
+func (a *agentRun) tell() {
+	a.mu.Lock()
+	a.told = time.Now()
+	a.mu.Unlock()
+	a.cancel()
 }
 
 // killAgents kills lockkeeper, and systemd starts it again.
@@ -209,7 +214,7 @@ func (a *agentRun) dial(ctx context.Context) (net.Conn, error) {
 	if a.dead || bus == nil {
 		return nil, fmt.Errorf("dial: %w", os.ErrNotExist)
 	}
-	conn, err := bus.Dial(ctx)
+	conn, err := bus.DialFor(ctx, a)
 	if err != nil {
 		return nil, err
 	}
@@ -281,7 +286,7 @@ func (a *agentRun) transport(identity string, _ http.RoundTripper) http.RoundTri
 	if by == roleCoordinator {
 		return tries{a.m.f, l}
 	}
-	return &paced{f: a.m.f, host: a.m.name, next: &informed{f: a.m.f, host: a.m.name, next: fresh{a.m, evictions{a, l}}}}
+	return &paced{f: a.m.f, host: a.m.name, next: &informed{f: a.m.f, host: a.m.name, next: fresh{a, evictions{a, l}}}}
 }
 
 // lines passes the lines of a process's log on, until it is killed.

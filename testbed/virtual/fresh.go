@@ -31,7 +31,7 @@ type reads struct {
 
 // fresh checks that a host's process commits only shortly after it has read the Lease.
 type fresh struct {
-	m    *Machine
+	a    *agentRun
 	next http.RoundTripper
 }
 
@@ -45,16 +45,16 @@ func (c fresh) RoundTrip(r *http.Request) (*http.Response, error) {
 		r = r.Clone(r.Context())
 		r.Body = io.NopCloser(bytes.NewReader(body))
 		if commits(body) {
-			c.m.acts("it sends a commit")
-			c.m.cordons(body)
+			c.a.acts("it sends a commit")
+			c.a.m.cordons(body)
 		}
 	}
 	began := time.Now()
 	resp, err := c.next.RoundTrip(r)
 	if err == nil && r.Method == http.MethodGet && r.URL.Path == leasePath && (resp.StatusCode == http.StatusOK || resp.StatusCode == http.StatusNotFound) {
-		c.m.mu.Lock()
-		c.m.reads.lease = began
-		c.m.mu.Unlock()
+		c.a.m.mu.Lock()
+		c.a.m.reads.lease = began
+		c.a.m.mu.Unlock()
 	}
 	return resp, err
 }
@@ -76,12 +76,15 @@ func commits(body []byte) bool {
 	return err == nil && a.Report == v1alpha1.ReportCommitted
 }
 
-// acts checks what the host does now.
-func (m *Machine) acts(what string) {
+// acts checks what the process does now.
+func (a *agentRun) acts(what string) {
+	m := a.m
+	a.mu.Lock()
+	stopped := !a.dead && !a.told.IsZero() && time.Since(a.told) > clockSlack
+	a.mu.Unlock()
 	m.mu.Lock()
 	age := time.Since(m.reads.lease)
 	thawed := time.Since(m.reads.thawed) < clockSlack // what was sent before the process was frozen
-	stopped := !m.stopping.IsZero() && len(m.agents) == 0 && time.Since(m.stopping) > clockSlack
 	m.mu.Unlock()
 	switch {
 	case thawed:
@@ -111,7 +114,9 @@ func (m *Machine) delayed(t membus.Transit) membus.Verdict {
 		return membus.Verdict{Delay: max(time.Duration(m.busDelay.Load()), time.Millisecond)} // the faults that it triggers come first
 	case t.ToClient:
 	case ofSystemd && slices.Contains(startsUnits, method):
-		m.acts("it calls " + method)
+		if a, ours := t.By.(*agentRun); ours {
+			a.acts("it calls " + method)
+		}
 		if method != "StartUnit" { // of the hooks
 			m.applies("it calls " + method)
 		}

@@ -33,7 +33,6 @@ type Machine struct {
 	hooks    hooks
 	reads    reads
 	service  served
-	stopping time.Time // since when processes are told to stop that have not ended; zero: none is
 	tried    time.Time // when a leader last tried to write to its Node
 	waits    time.Time // since when its Node waits for a turn and does not say why; zero: it does not
 	// uninhibit releases the inhibitor that [Fleet.Inhibit] holds.

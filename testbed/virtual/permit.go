@@ -92,7 +92,7 @@ func (r *clientRun) RoundTrip(hr *http.Request) (*http.Response, error) {
 		return nil, errReset
 	}
 	if asks && w.Code == http.StatusOK {
-		r.m.permitted()
+		a.permitted()
 		r.m.f.exec.Happened(c.ctx, r.m.name, eventPermitted)
 	}
 	if c.ctx.Err() != nil {
@@ -159,11 +159,12 @@ func (m *Machine) permits(n *turn.Node) bool {
 	return boot != "" && showsPermission(n, boot) != ""
 }
 
-// permitted checks the permission that lockkeeper has just given: its Node shows the commit to that, or did when the host read it, and everything
+// permitted checks the permission that the process has just given: its Node shows the commit to that, or did when the host read it, and everything
 // holds that has to hold at a reboot by lockkeeper. From then on the client may reboot the host at any time.
-func (m *Machine) permitted() {
+func (a *agentRun) permitted() {
+	m := a.m
 	boot := m.mem.BootID()
-	m.acts("it permits its client to reboot")
+	a.acts("it permits its client to reboot")
 	m.mu.Lock()
 	p := &m.client.permission
 	shows := p.shows != "" && p.in == boot

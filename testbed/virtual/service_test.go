@@ -11,6 +11,7 @@ import (
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/node/turn"
+	"lockkeeper.dev/lockkeeper/systemd"
 	"lockkeeper.dev/lockkeeper/testbed/memhost"
 )
 
@@ -107,10 +108,14 @@ func TestServiceViolations(t *testing.T) {
 			m.applies("it calls RestartUnit")
 		}, ""},
 		"told to stop": {func(f *Fleet, m *Machine) {
-			m.reads.lease, m.stopping, m.agents = time.Now(), time.Now(), nil
+			a := m.agents[0]
+			a.tell()
 			time.Sleep(time.Second)
-			m.acts("it calls RestartUnit")
-		}, "Told to stop: n1: it calls RestartUnit"},
+			units := systemd.Units{Bus: &systemd.Bus{Dial: a.dial}}
+			if err := units.DaemonReload(f.ctx, time.Now().Add(time.Minute)); err != nil {
+				t.Error(err)
+			}
+		}, "Told to stop: n1: it calls Reload"},
 		"done, and failed": {func(f *Fleet, m *Machine) {
 			m.serviceEnded(memhost.Run{Unit: service, Result: "exit-code"})
 			obj := f.Node("n1").DeepCopy()
@@ -123,9 +128,7 @@ func TestServiceViolations(t *testing.T) {
 				f := New(t.TempDir(), Options{Hosts: 1})
 				defer f.Close()
 				time.Sleep(time.Minute)
-				agents := f.Host(0).agents
 				x.do(f, f.Host(0))
-				f.Host(0).agents = agents
 				if why := f.Verdict(); !strings.Contains(why, x.want) || x.want == "" && why != "" {
 					t.Errorf("%q, expected %q", why, x.want)
 				}

@@ -108,7 +108,7 @@ func TestTwoProcesses(t *testing.T) {
 }
 
 // TestStopTwoProcesses checks that two processes on one host are told to stop at the same time: while the first one, which is frozen, does not
-// end, the second one commits nothing in the turn that begins (the rule Told to stop).
+// end, the second one does not bring about a turn by saying that its host's uptime now suffices.
 func TestStopTwoProcesses(t *testing.T) {
 	inBubble(t, Options{Hosts: 2, Candidates: 1, Clients: []int{1}}, func(t *testing.T, f *Fleet) {
 		f.AddSentinel("n2")
@@ -124,8 +124,39 @@ func TestStopTwoProcesses(t *testing.T) {
 		if took := time.Since(began); took < agentStop {
 			t.Errorf("the first process has ended in %v, expected that it does not", took)
 		}
+		if n := turn.FromNode(f.Node("n2")); n.State != v1alpha1.StateIdle {
+			t.Errorf("it is in %s with the ack %q, expected idle, because both processes were told to stop", n.State, n.Ack)
+		}
 		if why := f.Arrive(time.Hour); why != "" {
 			t.Error(why)
+		}
+	})
+}
+
+// TestOverlappingStops checks that a process that was told to stop is judged (the rule Told to stop) until it ends, also after a second stop of
+// its host, which begins later and ends earlier. The process that starts after the second stop is not judged.
+func TestOverlappingStops(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := New(t.TempDir(), Options{Hosts: 1})
+		defer f.Close()
+		time.Sleep(time.Minute)
+		m := f.Host(0)
+		f.Freeze("n1") // so that the process does not end before it is killed
+		first := m.agents[0]
+		f.tasks.Go(func() { m.stopAgents(agentStop) })
+		time.Sleep(time.Second)
+		f.Restart("n1")
+		m.mu.Lock()
+		second := m.agents[0]
+		m.reads.lease = time.Now() // the rule Fresh holds
+		m.mu.Unlock()
+		second.acts("it acts")
+		if why := f.Verdict(); why != "" {
+			t.Errorf("the second process: %q", why)
+		}
+		first.acts("it acts")
+		if why := f.Verdict(); !strings.HasPrefix(why, "Told to stop: n1: it acts") {
+			t.Errorf("the first process: %q, expected that it breaks the rule", why)
 		}
 	})
 }
