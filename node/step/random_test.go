@@ -285,22 +285,11 @@ func offendingAct(o *Observation, d *Decision) string {
 			return "drains in " + n.State.String()
 		case !n.Unschedulable:
 			return "drains a node that is not cordoned"
-		case n.State != v1alpha1.StateDraining && !o.Drain.Running && !committedDrain(n):
-			return "evicts without a commit of this turn"
 		case paused || o.Fresh != nil && (!o.Fresh.Lease.Exists || o.Fresh.Lease.Stopped):
 			return "drains although it is to stand still"
 		}
 	}
 	return ""
-}
-
-// committedDrain reports whether a report of the turn, or its mark, can only come after the commit of a drain.
-func committedDrain(n *turn.Node) bool {
-	a := n.Ack
-	proven := a.Report == v1alpha1.ReportCommitted ||
-		a.Report == v1alpha1.ReportDone && (a.State == v1alpha1.StateDraining || a.State == v1alpha1.StateBeforeReboot) ||
-		a.Report == v1alpha1.ReportFailed && a.State == v1alpha1.StateBeforeReboot
-	return n.Mark && n.Cordon.Turn == n.Turn || a.Turn == n.Turn && proven
 }
 
 func offendingWords(o *Observation, w *Write) string {
@@ -332,8 +321,6 @@ func offendingWords(o *Observation, w *Write) string {
 		return "seen over a word that counts for more"
 	case a.Report == v1alpha1.ReportCommitted && mayAct(o) != "":
 		return "commits although " + mayAct(o)
-	case a.Report == v1alpha1.ReportCommitted && n.State != v1alpha1.StateDraining && n.Grant.Drains && !committedDrain(n):
-		return "commits to " + n.State.String() + " without a commit to the turn's drain"
 	case a.Report == v1alpha1.ReportCommitted && n.State != v1alpha1.StateDraining && mayHit(o) != "":
 		return "commits although " + mayHit(o)
 	case a.Report == v1alpha1.ReportDone && n.State == v1alpha1.StateRebooting && (n.Grant.BootID == o.Self.BootID || !n.Ready || n.BootID != o.Self.BootID):
@@ -414,5 +401,7 @@ func FuzzStep(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		d := dice(b)
 		checkStep(t, randomObservation(&d))
+		d = b
+		checkTurn(t, &d)
 	})
 }
