@@ -34,8 +34,14 @@ type NodeWatch = Watch[*corev1.Node, *corev1.Node]
 // label held to thousands of Nodes in a row. A policy that selects nodes by that label takes
 // effect at the leader's next decision.
 func WatchNodes(client API, changed, rewound func()) *NodeWatch {
+	labels := &sharedLabels{}
 	return NewWatch(client.CoreV1().Nodes(), WatchOptions[*corev1.Node, *corev1.Node]{
-		Name: "nodes", Keep: strip, Same: sameDecision, Changed: changed, Rewound: rewound,
+		Name: "nodes", Same: sameDecision, Changed: changed, Rewound: rewound,
+		Keep: func(n *corev1.Node) (*corev1.Node, bool) {
+			s, keep := strip(n)
+			s.Labels = labels.of(s.Labels)
+			return s, keep
+		},
 	})
 }
 
