@@ -8,9 +8,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/godbus/dbus/v5"
+
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/effect"
+	"lockkeeper.dev/lockkeeper/node/source"
 	"lockkeeper.dev/lockkeeper/node/step"
+	"lockkeeper.dev/lockkeeper/policy"
+	"lockkeeper.dev/lockkeeper/updateengine"
 )
 
 // applyUnits plays systemd for a plan with one step. restart is called during that step.
@@ -101,6 +107,54 @@ func TestApplyEndedIsNotJudged(t *testing.T) {
 		o.Node.Ack = v1alpha1.Ack{Turn: "t1", BootID: h.self.bootID, State: v1alpha1.StateApplying, Report: report}
 		if h.observeApply(t.Context(), &o); (o.Apply.ChangedAgain != "") != judged || !o.Apply.Done {
 			t.Errorf("%s: %+v", report, o.Apply)
+		}
+	}
+}
+
+// noEngine is an update engine that does not run.
+type noEngine struct{ updateengine.Object }
+
+func (noEngine) Call(context.Context, string, ...any) ([]any, error) {
+	return nil, dbus.Error{Name: "org.freedesktop.DBus.Error.NameHasNoOwner"}
+}
+
+// goneFunc is systemd, which the source asks about the engine's unit.
+type goneFunc func()
+
+func (f goneFunc) Gone(context.Context, string) (bool, error) { f(); return false, nil }
+
+// TestApplyEndsDuringAnObservation checks that an apply that ends while the host reads its sources counts as running: what was read
+// before its end may still report the changes that it applied.
+func TestApplyEndsDuringAnObservation(t *testing.T) {
+	end := make(chan struct{})
+	h := newApplyingHost(t, func(_ *Host, what string) {
+		if what == "step" {
+			<-end
+		}
+	})
+	h.policies = kube.WatchPolicies(h.client, policy.Compile, h.wake)
+	engine := updateengine.New(updateengine.Options{Object: noEngine{}})
+	if r, err := engine.Read(t.Context()); r.Presence != updateengine.Absent {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	asked := false
+	h.engine = source.NewEngine(engine, goneFunc(func() {
+		asked = true
+		close(end)
+		h.apply.Wait()
+	}))
+	staged := []v1alpha1.Change{{Source: v1alpha1.SourceOSUpdate, Version: "2"}}
+	n := h.view.Get("n1").DeepCopy()
+	n.ResourceVersion = "11"
+	n.Annotations[v1alpha1.AnnotationHost] = v1alpha1.FormatRecord(v1alpha1.Host{
+		Protocol: v1alpha1.Protocol, Version: "v1", NodeUID: "uid", BootID: h.self.bootID, Managed: true, Changes: staged,
+	})
+	h.view.Overlay(n)
+	h.apply.Start(t.Context(), inApplying, effect.ApplyPlan{Steps: []v1alpha1.Action{{Type: v1alpha1.ActionRestart, Unit: "b.service"}}}, time.Now().Add(time.Minute))
+
+	for _, running := range []bool{true, false} {
+		if o := h.observe(t.Context()); !asked || o.Apply.Running != running || o.Apply.Done == running {
+			t.Errorf("the sources were read: %t, and the apply is %+v; expected that it runs: %t", asked, o.Apply, running)
 		}
 	}
 }
