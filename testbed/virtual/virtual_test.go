@@ -17,6 +17,8 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/kube/dirwatch"
 	"lockkeeper.dev/lockkeeper/node/turn"
+	"lockkeeper.dev/lockkeeper/testbed/membus"
+	"lockkeeper.dev/lockkeeper/testbed/memhost"
 )
 
 func TestMain(m *testing.M) {
@@ -174,6 +176,35 @@ func TestOtherManager(t *testing.T) {
 		if why := f.Arrive(time.Hour); why != "" {
 			t.Error(why)
 		}
+	})
+}
+
+// TestManagerFromTheStart checks that the first thing that a host publishes says that another reboot manager is active on it: a leader must not
+// see for a moment that nothing keeps the host from a turn.
+func TestManagerFromTheStart(t *testing.T) {
+	inBubble(t, Options{Hosts: 1}, func(t *testing.T, f *Fleet) {
+		f.Host(0).mem.Units().Set("locksmithd.service", memhost.Unit{})
+		f.Host(0).mem.Units().SetState("locksmithd.service", "active", "running")
+		bus := f.Host(0).mem.Bus()
+		others := bus.Fault
+		bus.Fault = func(m membus.Transit) membus.Verdict {
+			v := others(m)
+			if m.Method == systemdManager+"ListUnitsByNames" { // so that all else is known before
+				v.Delay += time.Second
+			}
+			return v
+		}
+		f.Stage("n1", "2.0.0")
+		for range 60_000 {
+			time.Sleep(time.Millisecond)
+			if n := f.Node("n1"); n != nil && turn.FromNode(n).Host != nil {
+				if veto := turn.FromNode(n).Host.Veto; veto != v1alpha1.ReasonOtherManager {
+					t.Errorf("at first it publishes the veto %q, expected OtherManager", veto)
+				}
+				return
+			}
+		}
+		t.Error("it published nothing in a minute")
 	})
 }
 
