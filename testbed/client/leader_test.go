@@ -88,9 +88,14 @@ func TestEmergencyStopIsSeenAtOnce(t *testing.T) {
 	playHost(t, "n1", false)
 	l := startCandidate(t, "leader", nil)
 	l.leads(1)
-	until(t, "n1 to be idle", func() bool { return state(t, "n1") == "idle" })
+	until(t, "the nodes to be idle", func() bool { return state(t, "n1") == "idle" && state(t, "bystander") == "idle" })
 	uid := string(getNode(t, "n1").UID)
+	// The leader watches Nodes and the Lease apart, and may see a later change of a Node first. A paused node gets no turn either way, and
+	// shows when the leader has seen the stop.
+	patchNode(t, "bystander", `{"metadata":{"annotations":{"lockkeeper.dev/paused":"to see the stop"}}}`)
+	sayWants(t, string(getNode(t, "bystander").UID), "bystander", true)
 	stop(t)
+	until(t, "the bystander to be held=Stopped", func() bool { return held(t, "bystander") == "Stopped" })
 	sayWants(t, uid, "n1", true)
 	until(t, "held=Stopped", func() bool { return held(t, "n1") == "Stopped" })
 	never(t, "a grant during the emergency stop", 2*time.Second, func() bool { return len(l.w.grants()) > 0 })
