@@ -334,8 +334,10 @@ func TestPublishChecks(t *testing.T) {
 		elapse(4 * time.Second)
 		p.Report(resting, true)
 		s.fail(nil)
-		if d, _ := p.difference(); d != hostupdate.Same || s.object != lost {
-			t.Fatalf("the host does not return to what it had published: difference %v, HostUpdate %+v", d, s.object)
+		synctest.Wait()
+		d, _ := p.difference()
+		if u, err := s.Read(t.Context()); d != hostupdate.Same || u != lost {
+			t.Fatalf("the host does not return to what it had published: difference %v, HostUpdate %+v, %v", d, u, err)
 		}
 		elapse(12 * time.Second)
 		if s.object.Status.Engine != nil {
