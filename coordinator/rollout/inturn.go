@@ -34,6 +34,11 @@ func (d *decision) inTurn(n *turn.Node) {
 		d.unfreeze(n)
 		return
 	}
+	_, missed := d.StopMissed[n.Name]
+	if _, refused := d.Refused[n.Name]; missed && !refused {
+		d.freeze(n) // for a stop that is over; the next decision ends it
+		return
+	}
 	if reason := vanished(n); reason != "" && !committed {
 		if _, ok := turn.Next(n.State, turn.Vanished, n.Plan(), nothingWaits); ok {
 			d.advance(n, turn.Vanished, v1alpha1.ResultCancelled, reason)
@@ -63,9 +68,6 @@ func (d *decision) inTurn(n *turn.Node) {
 		d.clearFailed(n)
 	default:
 		d.at(n).verdict.Detail = "waits for " + missing
-	}
-	if _, missed := d.StopMissed[n.Name]; missed && d.at(n).verdict.Move == nil {
-		d.freeze(n) // records a stop that is over, for the next leader; the next decision ends it
 	}
 }
 
