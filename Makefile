@@ -64,7 +64,7 @@ TEST = $(GO) test -vet=off -ldflags '-s -w'
 RACE = CGO_ENABLED=1 $(TEST) -race
 
 # With many timers in a synctest bubble, two threads use the race detector's state of these timers at once, and the process crashes now
-# and then in ThreadSanitizer (go.dev/issue/78156, seen with Go 1.26). One thread cannot, and finds accesses that nothing orders as well.
+# and then in ThreadSanitizer (go.dev/issue/78156, seen with Go 1.26). With one thread it does not, and still finds unordered accesses.
 RACE_BUBBLE = -race -cpu 1
 
 # Real hosts take the longest, and mostly wait for boots, so they run next to everything else. The others begin after the quick checks.

@@ -139,8 +139,10 @@ func TestApplyEndsDuringAnObservation(t *testing.T) {
 	}
 	asked := false
 	h.engine = source.NewEngine(engine, goneFunc(func() {
+		if !asked {
+			close(end)
+		}
 		asked = true
-		close(end)
 		h.apply.Wait()
 	}))
 	staged := []v1alpha1.Change{{Source: v1alpha1.SourceOSUpdate, Version: "2"}}

@@ -68,7 +68,7 @@ func checkTurn(t *testing.T, d *dice) (late int) {
 		switch {
 		case did == "", !after && step.Do != DoDrain:
 		case !committed:
-			t.Fatalf("%s in %s without a commit to the drain\nacks: %v\nobservation: %+v\nlook: %+v\ngrant: %+v", did, n.State, acks, o, o.Fresh, n.Grant)
+			t.Fatalf("%s in %s without a commit to the drain\nacks: %v\nobservation: %+v\nread: %+v\ngrant: %+v", did, n.State, acks, o, o.Fresh, n.Grant)
 		case after:
 			late++
 		}

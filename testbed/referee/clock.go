@@ -1,6 +1,7 @@
 package referee
 
 import (
+	"reflect"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -9,13 +10,12 @@ import (
 	"lockkeeper.dev/lockkeeper/node/turn"
 )
 
-// clock measures for how long, at least, leaders of a turn could continue its present stage. It runs from one renewal of the Lease by the turn's
-// leader to the next, unless there was a stop or a pause meanwhile.
+// clock measures for how long, at least, leaders of a turn could continue its present stage. It runs from one version of the Lease that names the
+// turn's leader to the next, unless there was a stop or a pause at one of them.
 type clock struct {
-	led time.Duration // negative if a leader may notice late that it can continue
-	// since is the last renewal, or zero while the clock does not run.
-	since moment
-	began bool // the clock has run in this stage
+	led   time.Duration // negative if a leader may notice late that it can continue
+	since moment        // the last of these versions, or zero while the clock does not run
+	began bool          // the clock has run in this stage
 	// over means that the stage is not judged any more: it was called overdue, or someone other than a leader edited the turn.
 	over bool
 }
@@ -24,9 +24,9 @@ type clock struct {
 type leaders struct {
 	holder string // the last one
 	before string // the one before it
-	// unknown means that, between the two, the Lease did not say any more until when the first one led.
+	// unknown means that someone blanked or deleted the Lease between the two, so that the later one did not know until when the earlier one led.
 	unknown bool
-	blanked bool // the Lease does not say any more until when holder leads
+	blanked bool // someone did so since holder was named
 }
 
 // followLeaders follows the change of leaders.
@@ -41,9 +41,6 @@ func (e *engine) followLeaders(v leaseVersion, obj *coordinationv1.Lease) {
 	}
 }
 
-// late is how long a leader may take to notice that a stage is overdue, or that nothing stops it any more.
-func (e *engine) late() time.Duration { return lateGrant + e.lag }
-
 // runClock lets the clock of a node's turn run on, at a version of the Lease.
 func (e *engine) runClock(n *node) {
 	if n.turn == nil || n.cur == nil {
@@ -51,21 +48,22 @@ func (e *engine) runClock(n *node) {
 	}
 	c := &n.turn.clock
 	if l := e.lease(); l.stopped || l.holder == "" || l.holder != epochOf(n.cur) || halted(n.cur) {
-		c.since = moment{}
+		c.since, c.began = moment{}, true
 		return
 	}
 	switch {
 	case c.since != moment{}:
 		c.led += e.now.elapsed(c.since)
 	case c.began:
-		c.led -= e.late()
+		c.led -= e.late
 	}
 	c.since, c.began = e.now, true
 }
 
-// halted reports whether an admin or the host stops the clock of a node's turn.
+// halted reports whether an admin or the host stops the clock of a node's turn, or the host has reported an end for which no timeout counts.
 func halted(n *turn.Node) bool {
-	return n.Paused != nil || n.Host != nil && n.Host.Veto != ""
+	return n.Paused != nil || n.Host != nil && (n.Host.Veto == v1alpha1.ReasonHostPaused || n.Host.Veto == v1alpha1.ReasonObserve) ||
+		n.HasReport(v1alpha1.ReportRefused) || n.HasReport(v1alpha1.ReportFailed)
 }
 
 // followClock takes a version of a Node in a turn.
@@ -81,16 +79,17 @@ func (e *engine) followClock(n *node, before, after *turn.Node, edited bool) {
 		// It is not known until when the turn had a leader, so it had none since its stage began.
 		c.led = 0
 	}
+	// A pause is declared as an edit, and changes nothing that the clock depends on.
+	edited = edited && (before == nil || before.State != after.State || !reflect.DeepEqual(before.Grant, after.Grant))
 	c.over = c.over || edited || after.Held == v1alpha1.ReasonOverdue
 }
 
 // overdueLate judges a leader that does not call a turn overdue, although its stage has lasted for the longest of its timeouts.
 func (e *engine) overdueLate(n *node) {
-	if n.turn == nil || n.cur == nil || n.turn.clock.over || !n.cur.Ours() ||
-		n.cur.HasReport(v1alpha1.ReportRefused) || n.cur.HasReport(v1alpha1.ReportFailed) {
+	if e.late == 0 || n.turn == nil || n.cur == nil || n.turn.clock.over || !n.cur.Ours() || halted(n.cur) {
 		return
 	}
-	if c := &n.turn.clock; c.led > longest(n.cur)+e.late() {
+	if c := &n.turn.clock; c.led > longest(n.cur)+e.late {
 		c.over = true
 		e.breaks(Overdue, n.name, "not overdue in %s after at least %v, its timeout is %v", n.cur.State, c.led.Round(time.Second), longest(n.cur))
 	}

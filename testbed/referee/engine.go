@@ -38,6 +38,8 @@ type config struct {
 	policies []PolicyBudget // within the budget
 	// lag is the longest delay that the run's faults may cause for a write or a watch of a host or a leader.
 	lag time.Duration
+	// late is how long a leader may take to notice that a stage is overdue, or that nothing stops its clock any more. 0: that is not judged.
+	late time.Duration
 	// admins are the field managers whose cordons count as an admin's.
 	admins []string
 	// skip reports whether a policy leaves the pod on the node. It may be nil.

@@ -273,7 +273,7 @@ var lawful = []struct {
 		s.write("n1", paused(false))
 		s.renew(time.Hour)
 	}},
-	{"a host has failed, and its stage goes on", func(s *script) {
+	{"a host has failed, and its stage continues", func(s *script) {
 		s.drainOf2m()
 		s.write("n1", ack(v1alpha1.ReportFailed, v1alpha1.ReasonUnhealthy))
 		s.renew(time.Hour)
@@ -310,7 +310,7 @@ var lawful = []struct {
 		s.renew(time.Hour)
 		s.handOver("e3")
 		s.write("n1", enter(v1alpha1.StateDraining, "t1", "e3"))
-		s.renew(2*time.Minute + s.e.late())
+		s.renew(2*time.Minute + s.e.late)
 	}},
 	{"its leader notices late that a pause is over", func(s *script) {
 		s.drainOf2m()
@@ -318,7 +318,7 @@ var lawful = []struct {
 		s.write("n1", paused(true))
 		s.renew(5 * time.Minute)
 		s.write("n1", paused(false))
-		s.renew(time.Minute + 2*s.e.late() - 20*time.Second)
+		s.renew(time.Minute + 2*s.e.late - 20*time.Second)
 		s.write("n1", label(v1alpha1.LabelHeld, string(v1alpha1.ReasonOverdue)))
 	}},
 	{"a whole timeout after the Lease was blanked, and its next leader takes over late", func(s *script) {
@@ -328,7 +328,7 @@ var lawful = []struct {
 		s.lead("e2")
 		s.renew(time.Minute)
 		s.write("n1", enter(v1alpha1.StateDraining, "t1", "e2"))
-		s.renew(2*time.Minute + s.e.late())
+		s.renew(2*time.Minute + s.e.late)
 	}},
 	{"not overdue in its next stage", func(s *script) {
 		s.write("n1", enter(v1alpha1.StateBeforeDrain, "t1", "e1", s.hooksFor(4*time.Minute)))
@@ -336,7 +336,7 @@ var lawful = []struct {
 		s.drainOf2m()
 		s.renew(2 * time.Minute)
 	}},
-	{"someone edits the turn so that its clock stands still", func(s *script) {
+	{"someone edits the turn so that its clock stops", func(s *script) {
 		s.drainOf2m()
 		s.e.declared = []Declaration{{"", "n1", "a person edits"}}
 		s.write("n1", enter(v1alpha1.StateDraining, "t1", "e1", func(g *v1alpha1.Grant) { g.PausedFor.Duration = time.Hour }))

@@ -377,7 +377,7 @@ var offences = []struct {
 	}},
 	{"overdue too late", []Rule{Overdue}, func(s *script) {
 		s.drainOf2m()
-		s.renew(2*time.Minute + s.e.late() + 20*time.Second)
+		s.renew(2*time.Minute + s.e.late + 20*time.Second)
 		s.write("n1", label(v1alpha1.LabelHeld, string(v1alpha1.ReasonOverdue)))
 	}},
 	{"never overdue after a change of leaders", []Rule{Overdue}, func(s *script) {
@@ -385,7 +385,7 @@ var offences = []struct {
 		s.renew(time.Minute)
 		s.handOver("e2")
 		s.write("n1", enter(v1alpha1.StateDraining, "t1", "e2"))
-		s.renew(time.Minute + 2*s.e.late() + 30*time.Second)
+		s.renew(time.Minute + 2*s.e.late + 30*time.Second)
 	}},
 	{"the time of a pause counts twice", []Rule{Overdue}, func(s *script) {
 		s.drainOf2m()
@@ -402,11 +402,11 @@ var offences = []struct {
 		s.lead("")
 		s.lead("e2")
 		s.write("n1", enter(v1alpha1.StateDraining, "t1", "e2"))
-		s.renew(2*time.Minute + 2*s.e.late() + 30*time.Second)
+		s.renew(2*time.Minute + 2*s.e.late + 30*time.Second)
 	}},
 	{"a stage with hooks is not overdue after the longest of their timeouts", []Rule{Overdue}, func(s *script) {
 		s.write("n1", enter(v1alpha1.StateBeforeDrain, "t1", "e1", s.hooksFor(4*time.Minute)))
-		s.renew(4*time.Minute + s.e.late() + 20*time.Second)
+		s.renew(4*time.Minute + s.e.late + 20*time.Second)
 	}},
 	{"cordoned while there is no Lease", []Rule{Stop}, func(s *script) {
 		s.e.onLease(s.tick(), nil)

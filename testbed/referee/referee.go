@@ -28,6 +28,9 @@ type Options struct {
 	// Lag is the longest delay that the run's own faults may cause for a request or a watch of a host or a leader, such as a proxy that delays or an
 	// API server that is down. The referee adds it to every time limit. 0 means 5 s, for a busy machine.
 	Lag time.Duration
+	// Late is how long a leader may take to call a turn overdue, or to notice that nothing stops its clock any more. 0: only what is overdue too early
+	// is judged, for runs in which a leader may be unable to write for longer than any limit.
+	Late time.Duration
 	// LeaseNamespace and LeaseName name lockkeeper's Lease; "" is the default.
 	LeaseNamespace, LeaseName string
 	// Admins are prefixes of the field managers whose cordons count as an admin's; nil means "kubectl".
@@ -114,7 +117,7 @@ func (o Options) withDefaults() Options {
 
 // config returns the configuration of the engine.
 func (o Options) config() config {
-	c := config{budget: o.Budget, policies: o.Policies, lag: o.Lag, admins: o.Admins, skip: o.Skip}
+	c := config{budget: o.Budget, policies: o.Policies, lag: o.Lag, late: o.Late, admins: o.Admins, skip: o.Skip}
 	if o.OnEvent != nil {
 		c.line = func(at time.Time, node, text string) {
 			o.OnEvent(fmt.Sprintf("%s %-10s %s", at.Format(time.TimeOnly), node, text))

@@ -29,7 +29,7 @@ const (
 	// Stop: a host or a leader continued during the emergency stop for longer than a read of the Lease may be old.
 	Stop Rule = "Stop"
 	// Overdue: a leader called a turn overdue, or backed it out for that, although its stage had not lasted for its timeout; or it did not, although
-	// the stage had lasted for its longest timeout. The time of stops and pauses and the time without a leader do not count.
+	// the stage had lasted for its longest timeout ([Options.Late]). The time of stops and pauses and the time without a leader do not count.
 	Overdue Rule = "Overdue"
 
 	// Commit: a commit (the cordon with the mark, or the ack committed) that its turn, state or boot did not require.

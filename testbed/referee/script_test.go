@@ -33,7 +33,7 @@ func newScript(t *testing.T, nodes ...string) *script {
 		t: t, clock: time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC),
 		nodes: map[string]*corev1.Node{}, pods: map[string]*corev1.Pod{},
 	}
-	s.e = newEngine(config{budget: 1, lag: 5 * time.Second, admins: []string{"kubectl"}, line: func(at time.Time, node, text string) {
+	s.e = newEngine(config{budget: 1, lag: 5 * time.Second, late: 65 * time.Second, admins: []string{"kubectl"}, line: func(at time.Time, node, text string) {
 		s.lines = append(s.lines, fmt.Sprintf("%s %s %s", at.Format(time.TimeOnly), node, text))
 	}})
 	s.e.first = true

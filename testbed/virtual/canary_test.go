@@ -13,15 +13,14 @@ import (
 func TestDeletedTotal(t *testing.T) {
 	p := plan(t, "30m policy for=30m mode=deleted")
 	inBubble(t, Options{Hosts: 2, Canary: time.Minute, Plan: p}, func(t *testing.T, f *Fleet) {
-		f.Start()
-		f.Stage(canaryHost, "2.0.0")
-		if why := f.Arrive(20*time.Minute, "n2"); why != "" {
-			t.Fatal(why)
-		}
 		f.BlockDrains("n2")
 		time.Sleep(time.Minute) // until the pod runs
-		f.Stage("n2", "2.0.0")
-		time.Sleep(31*time.Minute - time.Since(fleetsBegin))
+		f.Start()
+		f.Stage(canaryHost, "2.0.0")
+		if why := f.Arrive(20*time.Minute, "n2"); why != "" { // it has n2 stage the version that canaryHost runs
+			t.Fatal(why)
+		}
+		time.Sleep(32*time.Minute - time.Since(fleetsBegin))
 		f.Stage(canaryHost, "2.1.0")
 		if why := f.Arrive(20*time.Minute, "n2"); why != "" {
 			t.Error(why)

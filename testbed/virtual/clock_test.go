@@ -28,7 +28,7 @@ func TestClock(t *testing.T) {
 			if r.IntN(3) == 0 {
 				onTimeout = v1alpha1.OnTimeoutAbort
 			}
-			inBubble(t, Options{Hosts: 3, Candidates: 2, Workloads: 1, Lag: 20 * time.Second, Plan: plan(t, stopsOfClocks(r)), Policy: func(s *v1alpha1.DisruptionPolicySpec) {
+			inBubble(t, Options{Hosts: 3, Candidates: 2, Workloads: 1, Lag: 20 * time.Second, Late: 80 * time.Second, Plan: plan(t, stopsOfClocks(r)), Policy: func(s *v1alpha1.DisruptionPolicySpec) {
 				s.Drain.Timeout.Duration, s.Drain.OnTimeout = timeout, onTimeout
 				s.Rollout.MaxUnavailable = intstr.FromInt32(3) // a leader that crashes does not end the turn
 				s.Rollout.BackoffMax.Duration, s.Rollout.MaxTurnsPerDay = time.Minute, 48
@@ -66,7 +66,7 @@ func stopsOfClocks(r *rand.Rand) string {
 		at += seconds(10, 200)
 		faults = append(faults, fmt.Sprintf("%v %s", at, kinds[r.IntN(len(kinds))]()))
 	}
-	if r.IntN(3) == 0 { // for a minute: as long as the referee allows
+	if r.IntN(3) == 0 { // for a minute, which is less than Late
 		faults = append(faults, fmt.Sprintf("*#%d:coordinator,patch,nodes refuse mode=403 times=%d", 1+r.IntN(20), 1+r.IntN(2)))
 	}
 	slices.Sort(faults)

@@ -58,6 +58,10 @@ type Options struct {
 	Config string
 	// Lag is the longest delay that the run's own faults may cause; see [referee.Options].
 	Lag time.Duration
+	// Late is how late a leader may call a turn overdue; see [referee.Options].
+	Late time.Duration
+	// Before is called when everything is there, and lockkeeper does not run yet; it may be nil.
+	Before func(*Fleet)
 	// Plan is what goes wrong; see [Fleet.Start].
 	Plan Plan
 	// Log receives what the fleet does, one line at a time; nil discards.
@@ -102,6 +106,7 @@ type Fleet struct {
 
 	forced       atomic.Bool // the policy of all hosts has let them delete the pods that they cannot evict
 	canaryForced atomic.Bool // the policy of canaryHost has let that one do so
+	canaried     atomic.Bool // the policy of canaryHost exists
 	led          atomic.Bool // a process leads, or has led
 
 	mu       sync.Mutex
@@ -137,7 +142,7 @@ func New(dir string, o Options) *Fleet {
 	f.exec = newExecutor(o.Plan, f.trace)
 	spec := o.spec()
 	f.Judge = referee.NewJudge(referee.Options{
-		Budget: spec.Rollout.MaxUnavailable.IntValue(), Lag: o.Lag, Admins: []string{userAdmin},
+		Budget: spec.Rollout.MaxUnavailable.IntValue(), Lag: o.Lag, Late: o.Late, Admins: []string{userAdmin},
 		OnEvent: func(text string) { f.logf("%s", text) },
 	})
 	f.setAttack(o.Plan.attack())
@@ -158,6 +163,9 @@ func New(dir string, o Options) *Fleet {
 		f.problem("%d Nodes, expected %d: kubelets have not registered theirs", len(f.Server.List("nodes")), o.Hosts)
 	}
 	f.Judge.Begin()
+	if o.Before != nil {
+		o.Before(f)
+	}
 	for _, m := range f.hosts {
 		m.startAgent()
 	}
@@ -329,6 +337,9 @@ func (f *Fleet) wrote(w apiserver.Write) {
 			m.judgePermission(obj, f.excuse(&w) != "")
 		}
 	case "disruptionpolicies":
+		if w.Name == canaryPolicy {
+			f.canaried.Store(w.Object != nil)
+		}
 		switch {
 		case w.Object != nil:
 			spec := f.specOf(w.Object)
@@ -336,7 +347,7 @@ func (f *Fleet) wrote(w apiserver.Write) {
 				f.Judge.SetBudget(time.Now(), f.budget(&spec))
 			}
 			f.allowForce(w.Name, &spec)
-		case w.Name != canaryPolicy && f.opts.Canary > 0: // and without the other one, canaryHost waits for no turn of the others
+		case w.Name != canaryPolicy && f.canaried.Load(): // and canaryHost waits for no turn of the others
 			spec := f.specOf(w.Old)
 			f.Judge.SetBudget(time.Now(), f.budget(&spec)+1)
 		}

@@ -182,7 +182,7 @@ func TestOtherManager(t *testing.T) {
 // TestManagerFromTheStart checks that the first thing that a host publishes says that another reboot manager is active on it: a leader must not
 // see for a moment that nothing keeps the host from a turn.
 func TestManagerFromTheStart(t *testing.T) {
-	inBubble(t, Options{Hosts: 1}, func(t *testing.T, f *Fleet) {
+	before := func(f *Fleet) {
 		f.Host(0).mem.Units().Set("locksmithd.service", memhost.Unit{})
 		f.Host(0).mem.Units().SetState("locksmithd.service", "active", "running")
 		bus := f.Host(0).mem.Bus()
@@ -190,10 +190,12 @@ func TestManagerFromTheStart(t *testing.T) {
 		bus.Fault = func(m membus.Transit) membus.Verdict {
 			v := others(m)
 			if m.Method == systemdManager+"ListUnitsByNames" { // so that all else is known before
-				v.Delay += time.Second
+				v.Delay += 300 * time.Millisecond
 			}
 			return v
 		}
+	}
+	inBubble(t, Options{Hosts: 1, Before: before}, func(t *testing.T, f *Fleet) {
 		f.Stage("n1", "2.0.0")
 		for range 60_000 {
 			time.Sleep(time.Millisecond)
