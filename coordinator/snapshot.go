@@ -90,6 +90,8 @@ func (l *leader) snapshot() (s rollout.Snapshot, due time.Duration, ok bool) {
 	s.StopText, s.Stopped = lease.Annotations[v1alpha1.AnnotationStop]
 	was := l.stopped
 	s.StoppedSince = l.stoppedSince(s.Stopped, s.Now)
+	// The outcomes of writes before the Nodes: a write that settles in between is seen on its
+	// Node. The other way around, neither would show it.
 	l.writes(&s)
 	s.Nodes = l.facts.of(l.view.All())
 	if !s.Stopped && !was.IsZero() {
