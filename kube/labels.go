@@ -14,7 +14,7 @@ type sharedLabels struct {
 	last map[string]label // by key
 }
 
-// label is a label that a Node had, and the last one with this key.
+// label is the last label with its key that a Node had.
 type label struct{ key, value string }
 
 // of returns labels that are equal to those of a Node.
@@ -30,6 +30,7 @@ func (s *sharedLabels) of(labels map[string]string) map[string]string {
 		if !known {
 			l.key = key
 		}
+		// Of an equal value, the copy from the Node before stays.
 		if l.value != value {
 			l.value = value
 		}

@@ -11,7 +11,7 @@ import (
 
 // checkTurn takes a host through a turn whose grant drains. Before each step everything else changes, and also the state: an attacker with the
 // coordinator's credential can write any state. Only what the host itself has written stays. So the test knows whether the host has
-// committed to the drain, whatever the Node still shows of that. checkTurn returns how often the host acted in a stage after the drain.
+// committed to the drain, even if the Node no longer shows it. checkTurn returns how often the host acted in a stage after the drain.
 func checkTurn(t *testing.T, d *dice) (late int) {
 	t.Helper()
 	labels, annotations := v1alpha1.HostKeys()

@@ -15,12 +15,12 @@ import (
 type clock struct {
 	led   time.Duration // negative if a leader may notice late that it can continue
 	since moment        // the last of these versions, or zero while the clock does not run
-	began bool          // the clock has run in this stage
+	began bool          // a version of the Lease was seen in this stage
 	// over means that the stage is not judged any more: it was called overdue, or someone other than a leader edited the turn.
 	over bool
 }
 
-// leaders are what the engine knows about the change of leaders by which the Lease came to its present holder.
+// leaders says how the Lease came to its present holder.
 type leaders struct {
 	holder string // the last one
 	before string // the one before it
@@ -29,7 +29,7 @@ type leaders struct {
 	blanked bool // someone did so since holder was named
 }
 
-// followLeaders follows the change of leaders.
+// followLeaders takes a version of the Lease. A nil obj means that the Lease does not exist.
 func (e *engine) followLeaders(v leaseVersion, obj *coordinationv1.Lease) {
 	l := &e.leaders
 	given := obj != nil && obj.Spec.LeaseDurationSeconds != nil && *obj.Spec.LeaseDurationSeconds == 1 // by the leader itself

@@ -29,6 +29,7 @@ func (e *engine) onLease(m moment, obj *coordinationv1.Lease) {
 	}
 }
 
+// followLease keeps what later judgements need to know of a version of the Lease.
 func (e *engine) followLease(m moment, obj *coordinationv1.Lease) {
 	if !e.first {
 		e.report.LeaseEvents++

@@ -15,7 +15,7 @@ import (
 )
 
 // TestClock checks that a turn that waits in its drain is called overdue neither too early nor too late (the rule Overdue), among stops,
-// pauses, changes of leaders, a Lease that does not say any more who led, and writes of a leader that are refused or lost.
+// pauses, changes of leaders, a Lease that someone has blanked, and refused writes of a leader.
 func TestClock(t *testing.T) {
 	first, runs := rig.Number(t, "LOCKKEEPER_SEED", 1), rig.Number(t, "LOCKKEEPER_RUNS", 12)
 	if rig.Number(t, "LOCKKEEPER_SOAK", 0) > 0 {
