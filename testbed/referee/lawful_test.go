@@ -303,6 +303,14 @@ var lawful = []struct {
 		s.stop(false)
 		s.renew(2 * time.Minute)
 	}},
+	{"its leader notices late that a stop from the start of the stage is over", func(s *script) {
+		s.drainOf2m()
+		s.stop(true)
+		s.renew(5 * time.Minute)
+		s.stop(false)
+		s.renew(2*time.Minute + 2*s.e.late - 20*time.Second)
+		s.write("n1", label(v1alpha1.LabelHeld, string(v1alpha1.ReasonOverdue)))
+	}},
 	{"not overdue while another term leaves the turn alone, and a whole timeout after it", func(s *script) {
 		s.drainOf2m()
 		s.renew(110 * time.Second)

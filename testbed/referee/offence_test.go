@@ -396,6 +396,14 @@ var offences = []struct {
 		s.renew(5 * time.Minute)
 		s.write("n1", label(v1alpha1.LabelHeld, string(v1alpha1.ReasonOverdue)))
 	}},
+	{"never overdue after a pause that was declared as an edit", []Rule{Overdue}, func(s *script) {
+		s.drainOf2m()
+		s.e.declared = []Declaration{{"", "n1", "a person pauses"}}
+		s.write("n1", paused(true))
+		s.write("n1", paused(false))
+		s.e.declared = nil
+		s.renew(2*time.Minute + 2*s.e.late + 30*time.Second)
+	}},
 	{"never overdue after the Lease was blanked", []Rule{Overdue}, func(s *script) {
 		s.drainOf2m()
 		s.renew(time.Minute)
