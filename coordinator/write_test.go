@@ -14,6 +14,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"sync"
@@ -461,6 +462,36 @@ func TestSnapshotOfTheLease(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestSnapshotDuringAWrite checks that a write whose outcome becomes known during a snapshot is seen on its Node. A snapshot
+// that reads the Nodes first has neither the write nor that its outcome is unknown, and grants the same slot again.
+func TestSnapshotDuringAWrite(t *testing.T) {
+	l := newLister(t)
+	l.seeLease(5, "me_1", nil)
+	overlay := func(version string, state v1alpha1.State) {
+		l.view.Overlay(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "u", ResourceVersion: version, Labels: map[string]string{v1alpha1.LabelState: string(state)}}})
+	}
+	overlay("10", v1alpha1.StateIdle)
+	l.uncertainAbout("a", errors.New("timeout"))
+	l.mu.Lock()
+	seen := make(chan rollout.Snapshot, 1)
+	go func() {
+		s, _, _ := l.snapshot()
+		seen <- s
+	}()
+	stacks := make([]byte, 1<<20)
+	for began := time.Now(); !bytes.Contains(stacks[:runtime.Stack(stacks, true)], []byte("(*leader).writes(")); time.Sleep(time.Millisecond) {
+		if time.Since(began) > 30*time.Second {
+			t.Fatalf("no snapshot waits for the outcomes of writes after %v", time.Since(began))
+		}
+	}
+	overlay("11", v1alpha1.StateDraining)
+	delete(l.uncertain, "a")
+	l.mu.Unlock()
+	if s := <-seen; len(s.Nodes) != 1 || s.Nodes[0].State != v1alpha1.StateDraining || s.Uncertain["a"] {
+		t.Errorf("%v, uncertain %v: the write is not on its Node", s.Nodes, s.Uncertain)
+	}
 }
 
 // TestStoppedSince checks that a leader knows since when it has seen the emergency stop.
