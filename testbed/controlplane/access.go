@@ -36,13 +36,13 @@ func (cp *ControlPlane) URL() string { return fmt.Sprintf("https://127.0.0.1:%d"
 func (cp *ControlPlane) CA() []byte { return cp.ca.certPEM }
 
 // Dir returns the directory with all files of this control plane. The logs of the components are in it, as logs/NAME.log.
-func (cp *ControlPlane) Dir() string { return cp.dir.path }
+func (cp *ControlPlane) Dir() string { return cp.dir.Path() }
 
 // AdminConfig returns a client configuration with all rights. The caller may modify it.
 func (cp *ControlPlane) AdminConfig() *rest.Config { return rest.CopyConfig(cp.adminConfig) }
 
 // AuditLog returns the path of the API server's audit log. The log exists if [Options.Audit] is set; see [ControlPlane.Requests].
-func (cp *ControlPlane) AuditLog() string { return cp.dir.join("audit.log") }
+func (cp *ControlPlane) AuditLog() string { return cp.dir.Join("audit.log") }
 
 // Client returns the testbed's own client for [ControlPlane.AdminConfig].
 func (cp *ControlPlane) Client() kubernetes.Interface { return cp.admin }
@@ -69,7 +69,7 @@ func (cp *ControlPlane) Kubeconfig(user string, groups ...string) (string, error
 	if err != nil {
 		return "", err
 	}
-	path := cp.dir.join("kubeconfigs", fileName(user, groups))
+	path := cp.dir.Join("kubeconfigs", fileName(user, groups))
 	cp.credMu.Lock()
 	defer cp.credMu.Unlock()
 	if _, err := os.Stat(path); err == nil {
@@ -125,7 +125,7 @@ func (cp *ControlPlane) CoordinatorKubeconfig() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	path := cp.dir.join("kubeconfigs", "lockkeeper-coordinator.kubeconfig")
+	path := cp.dir.Join("kubeconfigs", "lockkeeper-coordinator.kubeconfig")
 	cp.coordinatorMu.Lock()
 	defer cp.coordinatorMu.Unlock()
 	if _, err := os.Stat(path); err == nil {

@@ -39,24 +39,20 @@ var controllers = []string{
 }
 
 const (
-	// maxSocketPath is the maximum length of a Unix socket's address, without the final zero byte.
-	maxSocketPath = 107
-	bindAttempts  = 5
+	etcdSocket   = "etcd.sock" // in the control plane's directory
+	bindAttempts = 5
 )
 
-func (cp *ControlPlane) etcdSocket() string { return cp.dir.join("etcd.sock") }
-
 func (cp *ControlPlane) startEtcd(ctx context.Context) error {
-	socket := cp.etcdSocket()
-	if len(socket) > maxSocketPath {
-		return fmt.Errorf("the control plane's directory %s has a path that is too long: etcd's socket in it would have a path of %d bytes, but at most %d are possible",
-			cp.dir.path, len(socket), maxSocketPath)
+	socket, err := cp.dir.Socket(etcdSocket)
+	if err != nil {
+		return err
 	}
 	if err := os.Remove(socket); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("removing etcd's old socket: %w", err)
 	}
 	p, err := cp.launch(Etcd, cp.bins.Etcd,
-		"--data-dir="+cp.dir.join("etcd"),
+		"--data-dir="+cp.dir.Join("etcd"),
 		"--unsafe-no-fsync", // after a crash of the machine the data is not needed
 		"--listen-client-urls=unix://"+socket,
 		"--listen-peer-urls=http://127.0.0.1:0", // there are no peers; the kernel picks a free port
@@ -119,17 +115,17 @@ rules: [{level: Metadata}]
 `
 
 func (cp *ControlPlane) startAPIServer(ctx context.Context) error {
-	pki := func(name string) string { return cp.dir.join("pki", name) }
+	pki := func(name string) string { return cp.dir.Join("pki", name) }
 	bind := "127.0.0.1"
 	if len(cp.opts.Addresses) > 0 {
 		bind = "0.0.0.0"
 	}
 	args := []string{
-		"--etcd-servers=unix://" + cp.etcdSocket(),
+		"--etcd-servers=" + cp.EtcdEndpoint(),
 		"--bind-address=" + bind,
 		"--advertise-address=127.0.0.1",
 		fmt.Sprintf("--secure-port=%d", cp.port),
-		"--cert-dir=" + cp.dir.join("pki"),
+		"--cert-dir=" + cp.dir.Join("pki"),
 		"--tls-cert-file=" + pki("apiserver.crt"),
 		"--tls-private-key-file=" + pki("apiserver.key"),
 		"--client-ca-file=" + pki("ca.crt"),
@@ -145,7 +141,7 @@ func (cp *ControlPlane) startAPIServer(ctx context.Context) error {
 		"--v=1",
 	}
 	if cp.opts.Audit {
-		policy := cp.dir.join("audit-policy.yaml")
+		policy := cp.dir.Join("audit-policy.yaml")
 		if err := os.WriteFile(policy, []byte(auditPolicy), 0o600); err != nil {
 			return fmt.Errorf("writing the audit policy: %w", err)
 		}
@@ -208,9 +204,9 @@ func (cp *ControlPlane) controllerManagerArgs() ([]string, error) {
 		"--secure-port=0",
 		"--leader-elect=false",
 		"--use-service-account-credentials=true",
-		"--service-account-private-key-file=" + cp.dir.join("pki", "sa.key"),
-		"--root-ca-file=" + cp.dir.join("pki", "ca.crt"),
-		"--cluster-signing-cert-file=" + cp.dir.join("pki", "ca.crt"), "--cluster-signing-key-file=" + cp.dir.join("pki", "ca.key"),
+		"--service-account-private-key-file=" + cp.dir.Join("pki", "sa.key"),
+		"--root-ca-file=" + cp.dir.Join("pki", "ca.crt"),
+		"--cluster-signing-cert-file=" + cp.dir.Join("pki", "ca.crt"), "--cluster-signing-key-file=" + cp.dir.Join("pki", "ca.key"),
 		"--controllers=" + strings.Join(controllers, ","),
 		"--kube-api-qps=200", "--kube-api-burst=400",
 		"--profiling=false",
@@ -241,9 +237,9 @@ func (cp *ControlPlane) schedulerArgs() ([]string, error) {
 // launch starts a component and watches its process. If the process ends unexpectedly, launch logs that at once, and Stop returns it as an
 // error.
 func (cp *ControlPlane) launch(name Component, path string, args ...string) (*process, error) {
-	env := []string{"HOME=" + cp.dir.path, "TMPDIR=" + cp.dir.path, "PATH=" + os.Getenv("PATH"),
+	env := []string{"HOME=" + cp.dir.Path(), "TMPDIR=" + cp.dir.Path(), "PATH=" + os.Getenv("PATH"),
 		"GOGC=400"} // a fifth of the API server's time went into garbage collection
-	p, err := startProcess(name, env, cp.dir.join("logs", string(name)+".log"), filepath.Clean(path), args...)
+	p, err := startProcess(name, env, cp.dir.Join("logs", string(name)+".log"), filepath.Clean(path), args...)
 	if err != nil {
 		return nil, err
 	}

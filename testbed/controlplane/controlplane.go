@@ -13,6 +13,8 @@ import (
 
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+
+	"lockkeeper.dev/lockkeeper/testbed/workdir"
 )
 
 // Options configure a control plane. The zero value is a complete control plane with Kubernetes' defaults.
@@ -58,7 +60,7 @@ type ControlPlane struct {
 	opts        Options
 	bins        Binaries
 	log         *progress
-	dir         *workDir
+	dir         *workdir.Dir
 	ca          *authority
 	port        int
 	adminConfig *rest.Config
@@ -106,7 +108,7 @@ func Start(ctx context.Context, opts Options) (*ControlPlane, error) {
 		opts.Binaries = bins
 	}
 	begin := time.Now()
-	dir, err := newWorkDir(opts.Dir)
+	dir, err := newDir(opts.Dir)
 	if err != nil {
 		return nil, err
 	}
@@ -132,13 +134,13 @@ func Start(ctx context.Context, opts Options) (*ControlPlane, error) {
 	}
 	unhook := context.AfterFunc(ctx, func() { _ = cp.Stop() })
 	context.AfterFunc(cp.life, func() { unhook() })
-	cp.log.printf("ready at %s after %.1f s; everything is in %s", cp.URL(), time.Since(begin).Seconds(), dir.path)
+	cp.log.printf("ready at %s after %.1f s; everything is in %s", cp.URL(), time.Since(begin).Seconds(), dir.Path())
 	return cp, nil
 }
 
 func (cp *ControlPlane) start(ctx context.Context) error {
 	for _, name := range []string{"logs", "kubeconfigs"} {
-		if err := os.Mkdir(cp.dir.join(name), 0o700); err != nil {
+		if err := os.Mkdir(cp.dir.Join(name), 0o700); err != nil {
 			return err
 		}
 	}
@@ -180,7 +182,7 @@ func (cp *ControlPlane) Stop() error {
 		cp.end()
 		cp.faultMu.Lock()
 		defer cp.faultMu.Unlock()
-		cp.stopErr = errors.Join(cp.stopAll(), cp.dir.remove())
+		cp.stopErr = errors.Join(cp.stopAll(), cp.dir.Remove())
 		living.Delete(cp)
 	})
 	return cp.stopErr
@@ -197,4 +199,23 @@ func stopLiving() {
 		return true
 	})
 	wg.Wait()
+}
+
+// dirKind is the kind of a control plane's temporary directory.
+const dirKind = "testbed"
+
+// newDir creates the control plane's directory. One that the caller names has to be new or empty.
+func newDir(named string) (*workdir.Dir, error) {
+	dir, err := workdir.New(dirKind, named)
+	if err != nil || named == "" {
+		return dir, err
+	}
+	entries, err := os.ReadDir(dir.Path())
+	if err != nil {
+		return nil, fmt.Errorf("reading the control plane's directory: %w", err)
+	}
+	if len(entries) > 0 {
+		return nil, fmt.Errorf("the control plane's directory %s is not empty", dir.Path())
+	}
+	return dir, nil
 }

@@ -13,7 +13,7 @@ import (
 
 // EtcdEndpoint returns etcd's endpoint for clients, without TLS: "unix://" and the path of its socket. It stays the same when etcd is
 // restarted. Use it to see every write in the order of the store, without the API server and without any proxy of the test.
-func (cp *ControlPlane) EtcdEndpoint() string { return "unix://" + cp.etcdSocket() }
+func (cp *ControlPlane) EtcdEndpoint() string { return "unix://" + cp.dir.Join(etcdSocket) }
 
 // Compact makes etcd drop every revision before the current one, and returns that. A watch that would continue from an older revision gets the
 // error "gone", as soon as the cache of the API server no longer has that revision either.

@@ -163,10 +163,10 @@ func (cp *ControlPlane) stopAll() error {
 func (cp *ControlPlane) BackUp(ctx context.Context) error {
 	return cp.alone(ctx, func(ctx context.Context) error {
 		return cp.replaceStore(ctx, func() error {
-			if err := os.RemoveAll(cp.dir.join("etcd.backup")); err != nil {
+			if err := os.RemoveAll(cp.dir.Join("etcd.backup")); err != nil {
 				return err
 			}
-			return os.CopyFS(cp.dir.join("etcd.backup"), os.DirFS(cp.dir.join("etcd")))
+			return os.CopyFS(cp.dir.Join("etcd.backup"), os.DirFS(cp.dir.Join("etcd")))
 		})
 	})
 }
@@ -179,10 +179,10 @@ func (cp *ControlPlane) Restore(ctx context.Context) error {
 			p.stop(0)
 		}
 		err := cp.replaceStore(ctx, func() error {
-			if err := os.RemoveAll(cp.dir.join("etcd")); err != nil {
+			if err := os.RemoveAll(cp.dir.Join("etcd")); err != nil {
 				return err
 			}
-			return os.CopyFS(cp.dir.join("etcd"), os.DirFS(cp.dir.join("etcd.backup")))
+			return os.CopyFS(cp.dir.Join("etcd"), os.DirFS(cp.dir.Join("etcd.backup")))
 		})
 		if err != nil {
 			return err

@@ -51,7 +51,7 @@ func (cp *ControlPlane) kwokArgs(name Component) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	stages := cp.dir.join(string(name) + ".yaml")
+	stages := cp.dir.Join(string(name) + ".yaml")
 	args := []string{
 		"--config=" + stages,
 		"--kubeconfig=" + kubeconfig,

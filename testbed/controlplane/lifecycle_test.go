@@ -19,6 +19,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"lockkeeper.dev/lockkeeper/testbed/workdir"
 )
 
 // bare lists the components to leave out for the fastest start, with only etcd and the API server.
@@ -266,14 +268,14 @@ func TestOwnerDies(t *testing.T) {
 			if left := processesOf(t, temp); len(left) > 0 {
 				t.Errorf("processes %v are left", left)
 			}
-			dirs := must(filepath.Glob(filepath.Join(temp, dirPrefix+"*")))(t)
+			dirs := must(filepath.Glob(filepath.Join(temp, "lockkeeper-"+dirKind+"-*")))(t)
 			if (len(dirs) == 1) != test.dirStays || len(dirs) > 1 {
 				t.Errorf("directories left: %v, expected one: %t", dirs, test.dirStays)
 			}
 			for _, dir := range dirs {
 				makeOld(t, dir)
 			}
-			removeStaleDirs(temp)
+			workdir.RemoveStale(temp, dirKind)
 			wantEmpty(t, temp)
 		})
 	}
@@ -323,36 +325,6 @@ func TestKeep(t *testing.T) {
 				t.Errorf("processes %v are left", left)
 			}
 		})
-	}
-}
-
-// TestStaleDirs checks that directories of living owners and directories that are being created remain.
-func TestStaleDirs(t *testing.T) {
-	temp := t.TempDir()
-	t.Setenv("TMPDIR", temp)
-	living := must(newWorkDir(""))(t)
-	makeOld(t, living.path)
-	dead := must(newWorkDir(""))(t)
-	dead.lock.Close()
-	makeOld(t, dead.path)
-	unlocked := must(newWorkDir(""))(t)
-	unlocked.lock.Close()
-	fresh := filepath.Join(temp, dirPrefix+"fresh")
-	old := filepath.Join(temp, dirPrefix+"old")
-	for _, dir := range []string{fresh, old} {
-		if err := os.Mkdir(dir, 0o700); err != nil {
-			t.Fatal(err)
-		}
-	}
-	makeOld(t, old)
-	last := must(newWorkDir(""))(t)
-	for path, want := range map[string]bool{living.path: true, unlocked.path: true, fresh: true, last.path: true, dead.path: false, old: false} {
-		if _, err := os.Stat(path); (err == nil) != want {
-			t.Errorf("%s: %v, want it there: %t", path, err, want)
-		}
-	}
-	if err := errors.Join(living.remove(), last.remove()); err != nil {
-		t.Error(err)
 	}
 }
 

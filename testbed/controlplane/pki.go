@@ -13,6 +13,8 @@ import (
 	"net/netip"
 	"os"
 	"time"
+
+	"lockkeeper.dev/lockkeeper/testbed/workdir"
 )
 
 // certLife is longer than the life of any testbed's control plane.
@@ -137,8 +139,8 @@ func pemBlock(kind string, der []byte) []byte {
 }
 
 // writePKI writes the files that the API server and the controller manager read.
-func (a *authority) writePKI(dir *workDir, addresses []netip.Addr) error {
-	if err := os.Mkdir(dir.join("pki"), 0o700); err != nil {
+func (a *authority) writePKI(dir *workdir.Dir, addresses []netip.Addr) error {
+	if err := os.Mkdir(dir.Join("pki"), 0o700); err != nil {
 		return fmt.Errorf("creating the directory for keys: %w", err)
 	}
 	server, err := a.server("kube-apiserver", addresses)
@@ -156,7 +158,7 @@ func (a *authority) writePKI(dir *workDir, addresses []netip.Addr) error {
 	for name, data := range map[string][]byte{
 		"ca.crt": a.certPEM, "ca.key": caKey, "apiserver.crt": server.cert, "apiserver.key": server.key, "sa.key": private, "sa.pub": public,
 	} {
-		if err := os.WriteFile(dir.join("pki", name), data, 0o600); err != nil {
+		if err := os.WriteFile(dir.Join("pki", name), data, 0o600); err != nil {
 			return fmt.Errorf("writing a key: %w", err)
 		}
 	}

@@ -72,7 +72,7 @@ func keep(ctx context.Context, log io.Writer, status int, all ...*ControlPlane) 
 			continue
 		}
 		fmt.Fprintf(log, "controlplane: LOCKKEEPER_KEEP keeps this one until Ctrl-C; its logs are in %s\nexport KUBECONFIG=%s\nalias kubectl=%s\n",
-			cp.dir.join("logs"), admin, cp.Binaries().Kubectl)
+			cp.dir.Join("logs"), admin, cp.Binaries().Kubectl)
 	}
 	<-ctx.Done()
 }

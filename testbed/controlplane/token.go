@@ -51,7 +51,7 @@ func WithToken(kubeconfig []byte, token string) ([]byte, error) {
 
 // sign creates a JSON Web Token (RFC 7519), signed with ES256.
 func (cp *ControlPlane) sign(claims map[string]any) (string, error) {
-	text, err := os.ReadFile(cp.dir.join("pki", "sa.key"))
+	text, err := os.ReadFile(cp.dir.Join("pki", "sa.key"))
 	if err != nil {
 		return "", fmt.Errorf("reading the key for service accounts: %w", err)
 	}

@@ -12,11 +12,13 @@ import (
 	"time"
 
 	"github.com/godbus/dbus/v5"
+
+	"lockkeeper.dev/lockkeeper/testbed/workdir"
 )
 
 const (
 	busSocket    = "bus"
-	notifySocket = "notify" // the longest socket name of a host; see newWorkDir
+	notifySocket = "notify" // the longest socket name of a host
 
 	busStartTimeout = time.Minute
 	busStopGrace    = time.Second
@@ -28,8 +30,8 @@ type bus struct {
 	proc    *process
 }
 
-func startBus(ctx context.Context, dir *workDir) (*bus, error) {
-	socket := dir.join(busSocket)
+func startBus(ctx context.Context, dir *workdir.Dir) (*bus, error) {
+	socket := dir.Join(busSocket)
 	if err := os.Remove(socket); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("removing the bus's old socket: %w", err)
 	}
@@ -47,10 +49,10 @@ func startBus(ctx context.Context, dir *workDir) (*bus, error) {
   </policy>
 </busconfig>
 `
-	if err := os.WriteFile(dir.join("bus.conf"), []byte(config), 0o600); err != nil {
+	if err := os.WriteFile(dir.Join("bus.conf"), []byte(config), 0o600); err != nil {
 		return nil, fmt.Errorf("writing the bus's configuration: %w", err)
 	}
-	log, err := os.OpenFile(dir.join("bus.log"), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	log, err := os.OpenFile(dir.Join("bus.log"), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("opening the bus's log: %w", err)
 	}
@@ -60,7 +62,7 @@ func startBus(ctx context.Context, dir *workDir) (*bus, error) {
 		return nil, fmt.Errorf("starting dbus-daemon: %w", err)
 	}
 	defer ready.Close()
-	cmd := exec.Command("dbus-daemon", "--config-file="+dir.join("bus.conf"), "--nofork", "--nopidfile", "--nosyslog", "--print-address")
+	cmd := exec.Command("dbus-daemon", "--config-file="+dir.Join("bus.conf"), "--nofork", "--nopidfile", "--nosyslog", "--print-address")
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
 	cmd.Stdout, cmd.Stderr = said, log
 	p, err := startProcess(cmd)
@@ -76,7 +78,7 @@ func startBus(ctx context.Context, dir *workDir) (*bus, error) {
 	defer context.AfterFunc(ctx, func() { ready.Close() })()
 	if _, err := bufio.NewReader(ready).ReadString('\n'); err != nil {
 		p.end(0, nil)
-		text, _ := os.ReadFile(dir.join("bus.log"))
+		text, _ := os.ReadFile(dir.Join("bus.log"))
 		return nil, fmt.Errorf("waiting for dbus-daemon to listen: %w (output: %s)", err, lastLines(string(text), 5))
 	}
 	return &bus{address: address, proc: p}, nil

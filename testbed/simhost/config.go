@@ -25,7 +25,7 @@ func (c Config) Set(table, key string, value any) {
 func (h *Host) defaultConfig() Config {
 	return Config{
 		"":            {"log_level": "debug"},
-		"kubernetes":  {"kubeconfig": h.dir.join("kubelet.kubeconfig")},
+		"kubernetes":  {"kubeconfig": h.dir.Join("kubelet.kubeconfig")},
 		"lease":       {"duration": 6 * time.Second, "renew_deadline": 4 * time.Second, "retry_period": 500 * time.Millisecond},
 		"coordinator": {"kubeconfig": h.coordinatorKubeconfig()},
 		"sources":     {"poll_interval": time.Second},
@@ -108,4 +108,4 @@ func (h *Host) Configure(edit func(Config)) error {
 }
 
 // ConfigPath returns the path of the host's lockkeeper.toml.
-func (h *Host) ConfigPath() string { return h.dir.join("lockkeeper.toml") }
+func (h *Host) ConfigPath() string { return h.dir.Join("lockkeeper.toml") }

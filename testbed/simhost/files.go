@@ -10,7 +10,7 @@ import (
 )
 
 // Root returns the directory that lockkeeper uses as / on this host.
-func (h *Host) Root() string { return h.dir.join("root") }
+func (h *Host) Root() string { return h.dir.Join("root") }
 
 // rootPath returns a path below the host's root. The root has no links that lead out of it.
 func (h *Host) rootPath(name string) string { return filepath.Join(h.Root(), filepath.FromSlash(name)) }

@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"lockkeeper.dev/lockkeeper/testbed/controlplane"
+	"lockkeeper.dev/lockkeeper/testbed/workdir"
 )
 
 var (
@@ -25,7 +26,7 @@ var (
 type Host struct {
 	opts          Options
 	cp            *controlplane.ControlPlane
-	dir           *workDir
+	dir           *workdir.Dir
 	output        *output
 	notify        *notifyListener
 	kubeletClient kubernetes.Interface
@@ -88,7 +89,7 @@ func Start(ctx context.Context, cp *controlplane.ControlPlane, opts Options) (*H
 // prepare creates everything that persists over all boots: directory, credentials, configuration, log, notification
 // socket.
 func (h *Host) prepare() (err error) {
-	if h.dir, err = newWorkDir(h.opts.Dir); err != nil {
+	if h.dir, err = workdir.New("host", h.opts.Dir); err != nil {
 		return err
 	}
 	h.engine = h.newEngine()
@@ -97,7 +98,11 @@ func (h *Host) prepare() (err error) {
 		return fmt.Errorf("opening the log: %w", err)
 	}
 	h.output = &output{file: log, line: h.opts.Log}
-	if h.notify, err = listenNotify(h.dir.join(notifySocket)); err != nil {
+	socket, err := h.dir.Socket(notifySocket)
+	if err != nil {
+		return err
+	}
+	if h.notify, err = listenNotify(socket); err != nil {
 		return err
 	}
 	kubelet, err := h.cp.NodeConfig(h.opts.Name)
@@ -113,7 +118,7 @@ func (h *Host) prepare() (err error) {
 			return err
 		}
 	}
-	if err := copyFile(source, h.dir.join("kubelet.kubeconfig")); err != nil {
+	if err := copyFile(source, h.dir.Join("kubelet.kubeconfig")); err != nil {
 		return err
 	}
 	if err := h.SetCoordinator(h.opts.Coordinator); err != nil {
@@ -129,7 +134,7 @@ func (h *Host) CoordinatorKubeconfig() string { return h.coordinatorKubeconfig()
 // RenewedToken returns the path of the coordinator's renewed token, which exists only if the host has one.
 func (h *Host) RenewedToken() string { return h.rootPath("/var/lib/lockkeeper/coordinator-token.json") }
 
-func (h *Host) coordinatorKubeconfig() string { return h.dir.join("coordinator.kubeconfig") }
+func (h *Host) coordinatorKubeconfig() string { return h.dir.Join("coordinator.kubeconfig") }
 
 // SetCoordinator gives the coordinator's kubeconfig to the host, or removes it.
 func (h *Host) SetCoordinator(on bool) error {
@@ -195,7 +200,7 @@ func (h *Host) Close() error {
 			h.output.file.Close()
 		}
 		if h.dir != nil {
-			h.closeErr = errors.Join(h.closeErr, h.dir.remove())
+			h.closeErr = errors.Join(h.closeErr, h.dir.Remove())
 		}
 	})
 	return h.closeErr
@@ -255,7 +260,7 @@ func (h *Host) Logind() *Logind { return h.logind }
 func (h *Host) Units() *Units { return h.units }
 
 // Dir returns the directory that contains all files of this host.
-func (h *Host) Dir() string { return h.dir.path }
+func (h *Host) Dir() string { return h.dir.Path() }
 
 // Version returns the version that the host runs or, while it is down, ran last.
 func (h *Host) Version() string {

@@ -89,11 +89,11 @@ func (s *service) spawnLocked() (*process, error) {
 	}
 	args := []string{"run", "--config", h.ConfigPath(), "--root", h.Root()}
 	cmd := exec.Command(h.opts.Binary, args...)
-	cmd.Dir = h.dir.path
+	cmd.Dir = h.dir.Path()
 	cmd.Env = append([]string{
-		"PATH=" + os.Getenv("PATH"), "HOME=" + h.dir.path, "TMPDIR=" + h.dir.path,
+		"PATH=" + os.Getenv("PATH"), "HOME=" + h.dir.Path(), "TMPDIR=" + h.dir.Path(),
 		"DBUS_SYSTEM_BUS_ADDRESS=" + s.boot.theBus().address,
-		"NOTIFY_SOCKET=" + h.dir.join(notifySocket),
+		"NOTIFY_SOCKET=" + h.dir.Join(notifySocket),
 		"GORACE=" + RaceOptions, // only a binary with the race detector reads it
 	}, h.opts.Env...)
 	cmd.Stdout, cmd.Stderr = h.output, h.output
@@ -195,4 +195,4 @@ func (h *Host) LogTail(n int) string {
 }
 
 // LogPath returns the path of the log file.
-func (h *Host) LogPath() string { return h.dir.join("lockkeeper.log") }
+func (h *Host) LogPath() string { return h.dir.Join("lockkeeper.log") }
