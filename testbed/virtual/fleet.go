@@ -290,6 +290,7 @@ func (f *Fleet) rewind(s *apiserver.Snapshot) {
 	for _, m := range f.hosts {
 		obj := f.Node(m.name)
 		m.restoredHooks(obj)
+		m.restoredHeld(obj)
 		m.judgePermission(obj, true)
 		m.restoredApply(obj)
 	}

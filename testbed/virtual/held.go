@@ -7,6 +7,7 @@ import (
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/node/turn"
@@ -59,6 +60,15 @@ func (m *Machine) judgeHeld(n *turn.Node) {
 		m.waits = time.Time{}
 	} else if m.waits.IsZero() {
 		m.waits = time.Now()
+	}
+}
+
+// restoredHeld takes the host's Node of a store that was set back, or nil if it has none. The node waits from now on.
+func (m *Machine) restoredHeld(obj *corev1.Node) {
+	m.judgeHeld(&turn.Node{})
+	if obj != nil {
+		n := turn.FromNode(obj)
+		m.judgeHeld(&n)
 	}
 }
 
