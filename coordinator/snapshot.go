@@ -42,8 +42,11 @@ func (l *leader) reportBlind() {
 func (l *leader) unseen() error {
 	what, err := "its own term in the Lease", l.candidate.lease.Err()
 	switch {
-	case !l.view.Listed():
+	case !l.seesNodes():
 		what, err = "the Nodes", l.view.Err()
+		if err == nil && l.view.Listed() {
+			err = errors.New("the API server has not answered yet")
+		}
 	case !l.policies.Listed():
 		what, err = "the DisruptionPolicies", l.policies.Err()
 	}
@@ -68,10 +71,10 @@ func (l *leader) reportSight(unread string) {
 }
 
 // snapshot returns the cluster as this leader sees it, and how soon another snapshot is
-// due even if nothing changes. ok is false if a part is not listed yet, or if the Lease in
-// the view does not name this term.
+// due even if nothing changes. ok is false if a part is not listed yet, if the Nodes cannot be
+// read again for too long, or if the Lease in the view does not name this term.
 func (l *leader) snapshot() (s rollout.Snapshot, due time.Duration, ok bool) {
-	if !l.view.Listed() || !l.policies.Listed() {
+	if !l.seesNodes() || !l.policies.Listed() {
 		return s, 0, false
 	}
 	s = rollout.Snapshot{
@@ -87,6 +90,9 @@ func (l *leader) snapshot() (s rollout.Snapshot, due time.Duration, ok bool) {
 		return s, 0, false
 	}
 	s.Unread, due = unread(l.policies.Age(), l.policies.Err())
+	if age := l.view.Age(); age > 0 {
+		due = min(due, max(maxUnread-age, 0)+time.Millisecond)
+	}
 	s.StopText, s.Stopped = lease.Annotations[v1alpha1.AnnotationStop]
 	was := l.stopped
 	s.StoppedSince = l.stoppedSince(s.Stopped, s.Now)
@@ -100,6 +106,11 @@ func (l *leader) snapshot() (s rollout.Snapshot, due time.Duration, ok bool) {
 	s.StopMissed = l.stopMissed(s.Uncertain)
 	return s, due, true
 }
+
+// seesNodes reports whether the leader has listed the Nodes, and has a watch of them or lost it
+// less than [maxUnread] ago. Without that, it would not see that others cordon Nodes, or that
+// Nodes are not Ready, and would grant turns beyond the budget.
+func (l *leader) seesNodes() bool { return l.view.Listed() && l.view.Age() < maxUnread }
 
 // stopOver notes the nodes that were in a turn, or may have been, under a stop that has just
 // ended.
@@ -257,9 +268,9 @@ func answered(gates *gate.Gates) map[string]rollout.Gate {
 	return all
 }
 
-// maxUnread is how long a leader still grants by policies that it cannot read again. If
-// nothing is wrong, it lists them again within that time. A user may have paused a policy
-// meanwhile, and hosts do not check for that.
+// maxUnread is how long a leader still grants by policies that it cannot read again, and decides
+// by Nodes that it cannot read again. If nothing is wrong, it lists them again within that time. A
+// user may have paused a policy meanwhile, and hosts do not check for that.
 const maxUnread = time.Minute
 
 // unread returns why nothing is granted by policies of that age (see [kube.Watch.Age]), or

@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -87,9 +88,13 @@ func TestSnapshotOfUnreadPolicies(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		nodes, err := kube.ConnectConfig(&rest.Config{Host: "http://api", Transport: &apiServer{}}, "coordinator", "test", 100, 100)
+		if err != nil {
+			t.Fatal(err)
+		}
 		l := &leader{
 			candidate: &candidate{lease: newLeaseWatch(client, "n", "l", nil)}, lock: &termLock{}, epoch: "me_1", gates: gate.New(gate.Options{}),
-			view: kube.WatchNodes(client, nil, nil), policies: kube.WatchPolicies(client, policy.Compile, nil),
+			view: kube.WatchNodes(nodes, nil, nil), policies: kube.WatchPolicies(client, policy.Compile, nil),
 		}
 		l.candidate.lease.read(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "l", UID: "1", ResourceVersion: "5"},
 			Spec: coordinationv1.LeaseSpec{HolderIdentity: new("me_1")}})
@@ -103,6 +108,9 @@ func TestSnapshotOfUnreadPolicies(t *testing.T) {
 		}{{59 * time.Second, ""}, {time.Second, "forbidden"}} {
 			time.Sleep(c.after)
 			if err := l.policies.Load(t.Context()); !apierrors.IsForbidden(err) {
+				t.Fatal(err)
+			}
+			if err := l.view.Load(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			s, due, ok := l.snapshot()
@@ -131,4 +139,51 @@ func TestUnreadPoliciesAreTold(t *testing.T) {
 	if len(said) != 3 || !said[1].Leader || !said[1].Blocked || !strings.Contains(said[1].Why, "forbidden") || said[2].Blocked || said[2].Why != "" || !said[2].Leader {
 		t.Errorf("said %+v", said)
 	}
+}
+
+// TestNodesThatCannotBeRead checks that a leader that can no longer read the Nodes stops deciding by what it read last, says
+// so, and gives its term back.
+func TestNodesThatCannotBeRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := &apiServer{}
+		client, err := kube.ConnectConfig(&rest.Config{Host: "http://api", Transport: api}, "coordinator", "test", 100, 100)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := newLister(t)
+		l.view = kube.WatchNodes(client, nil, nil)
+		var said []Status
+		var ended error
+		l.Report, l.over = func(s Status) { said = append(said, s) }, func(why error) { ended = why }
+		l.seeLease(5, "me_1", nil)
+		if err := l.view.Load(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, ok := l.snapshot(); !ok {
+			t.Fatal("no snapshot at first")
+		}
+		api.refused = apierrors.NewForbidden(schema.GroupResource{Resource: "nodes"}, "", errors.New("no"))
+		for range 60 {
+			time.Sleep(5 * time.Second)
+			l.lock.renewed = time.Now()
+			if err := errors.Join(l.policies.Load(t.Context())); err != nil {
+				t.Fatal(err)
+			}
+			if err := l.view.Load(t.Context()); !apierrors.IsForbidden(err) {
+				t.Fatal(err)
+			}
+			l.round(t.Context())
+		}
+		if _, _, ok := l.snapshot(); ok {
+			t.Error("after 5 minutes it still decides by the old Nodes")
+		}
+		if !slices.ContainsFunc(said, func(s Status) bool {
+			return s.Leader && s.Blocked && strings.Contains(s.Why, "the Nodes") && strings.Contains(s.Why, "forbidden")
+		}) {
+			t.Errorf("said %+v", said)
+		}
+		if ended == nil {
+			t.Error("it keeps its term")
+		}
+	})
 }
