@@ -178,10 +178,15 @@ func givesBack(n *turn.Node) bool {
 }
 
 // restamp takes over a turn as it is. The time without a leader does not count against its
-// timeouts.
+// timeouts. A turn that is stuck keeps its reason: if this write removed it, the next one would
+// set it again, and that would be reported as if the turn had just failed or become overdue.
 func (d *decision) restamp(n *turn.Node) {
 	g := *n.Grant
-	if reason, _ := pausedBy(n); reason != "" && g.PausedSince == nil {
+	reason, _ := pausedBy(n)
+	if reason == "" && (n.Held == v1alpha1.ReasonFailed || n.Held == v1alpha1.ReasonOverdue) {
+		d.hold(n, n.Held, "")
+	}
+	if reason != "" && g.PausedSince == nil {
 		g.PausedSince = new(d.Now.Add(-d.unrecorded(n)))
 	} else {
 		g.PausedFor = metav1.Duration{Duration: g.PausedFor.Duration + d.unrecorded(n)}
