@@ -43,11 +43,16 @@ func (e *events) reportHeld(now time.Time, verdicts []rollout.Verdict) {
 	var due []*rollout.Verdict
 	for i := range verdicts {
 		v := &verdicts[i]
+		h := was[v.Node]
 		switch v.Held {
-		case v1alpha1.ReasonNone, v1alpha1.ReasonDetached, v1alpha1.ReasonWouldGrant:
+		case v1alpha1.ReasonNone:
+			if v.Move != nil && v.Move.Disturbs() && !h.since.IsZero() {
+				e.held[v.Node] = h // the API server may refuse the grant, as it may have done before
+			}
+			continue
+		case v1alpha1.ReasonDetached, v1alpha1.ReasonWouldGrant:
 			continue
 		}
-		h := was[v.Node]
 		if h.since.IsZero() {
 			h.since = now
 		}

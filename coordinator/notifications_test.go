@@ -181,3 +181,19 @@ func TestHeldForLong(t *testing.T) {
 		t.Errorf("sent %v", *sent)
 	}
 }
+
+// TestHeldAgainAfterARefusedGrant checks that a node that the API server keeps from its turn is reported, although the
+// leader tries to grant the turn every 30 seconds.
+func TestHeldAgainAfterARefusedGrant(t *testing.T) {
+	e, sent := notifying(t)
+	e.heldAfter = time.Hour
+	began := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	tries, refused := []rollout.Verdict{grants("a")}, []rollout.Verdict{{Node: "a", Held: v1alpha1.ReasonForbidden}}
+	for at := time.Duration(0); at <= 2*time.Hour; at += refusedFor {
+		e.reportWaiting(began.Add(at), &facts{}, &rollout.Outcome{Verdicts: tries})
+		e.reportWaiting(began.Add(at+time.Second), &facts{}, &rollout.Outcome{Verdicts: refused})
+	}
+	if len(*sent) != 1 || !strings.HasPrefix(shown((*sent)[0]), "held nodes=[a] policy= turn= result= reason=Forbidden: ") {
+		t.Errorf("sent %v", *sent)
+	}
+}
