@@ -204,12 +204,12 @@ func (e *events) moved(n *turn.Node, v *rollout.Verdict, turnID string) {
 		}
 		e.write(aboutNode(n), v1alpha1.EventGranted, fmt.Sprintf("turn %s begins in %s for %s", turnID, m.To, strings.Join(changes, ", ")))
 	case m.Last != nil && m.From.InTurn() && !m.To.InTurn():
-		occasion := v1alpha1.OccasionTurnEnded
-		if m.Last.Result == v1alpha1.ResultFailed {
+		last, occasion := endedTurn(n, m), v1alpha1.OccasionTurnEnded
+		if last.Result == v1alpha1.ResultFailed {
 			occasion = v1alpha1.OccasionFailed
 		}
-		e.report(aboutNode(n), string(m.Last.Result), fmt.Sprintf("turn %s ended %s%s", m.Last.Turn, m.Last.Result, because(m.Last.Reason)), notify.Message{
-			Occasion: occasion, Nodes: []string{n.Name}, Policy: v.Policy, Turn: m.Last.Turn, Result: m.Last.Result, Reason: m.Last.Reason,
+		e.report(aboutNode(n), string(last.Result), fmt.Sprintf("turn %s ended %s%s", last.Turn, last.Result, because(last.Reason)), notify.Message{
+			Occasion: occasion, Nodes: []string{n.Name}, Policy: v.Policy, Turn: last.Turn, Result: last.Result, Reason: last.Reason,
 		})
 	case m.From.InTurn() && m.To == v1alpha1.StateBeforeUncordon || m.From.InTurn() && m.To == v1alpha1.StateUncordoning:
 		switch m.On {

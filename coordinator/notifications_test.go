@@ -14,6 +14,7 @@ import (
 	"lockkeeper.dev/lockkeeper/coordinator/notify"
 	"lockkeeper.dev/lockkeeper/coordinator/rollout"
 	"lockkeeper.dev/lockkeeper/node/turn"
+	"lockkeeper.dev/lockkeeper/policy"
 )
 
 // notifying returns events whose notifications a test can read.
@@ -194,6 +195,46 @@ func TestHeldAgainAfterARefusedGrant(t *testing.T) {
 		e.reportWaiting(began.Add(at+time.Second), &facts{}, &rollout.Outcome{Verdicts: refused})
 	}
 	if len(*sent) != 1 || !strings.HasPrefix(shown((*sent)[0]), "held nodes=[a] policy= turn= result= reason=Forbidden: ") {
+		t.Errorf("sent %v", *sent)
+	}
+}
+
+// markedAfterFailure returns a snapshot of an idle node that failed in its last turn and has our mark.
+func markedAfterFailure(now time.Time) rollout.Snapshot {
+	n := turn.Node{Name: "a", UID: "u", ResourceVersion: "1", BootID: "b1", Ready: true, Unschedulable: true, Created: now.Add(-24 * time.Hour)}
+	n.State, n.Mark, n.Wants = v1alpha1.StateIdle, true, v1alpha1.WantsNothing
+	n.Host = &v1alpha1.Host{Protocol: v1alpha1.Protocol, NodeUID: "u", BootID: "b1", Managed: true}
+	n.Last = &v1alpha1.Last{Turn: "old", Result: v1alpha1.ResultFailed, Reason: v1alpha1.ReasonNotUpdated, End: now.Add(-48 * time.Hour)}
+	return rollout.Snapshot{Now: now, Epoch: "me_1", Policies: policy.Set{policy.Default()}, Nodes: []turn.Node{n}}
+}
+
+// TestEndOfATurnThatOnlyUncordons checks that the end of a turn that only removed a cordon is reported as such, although the
+// record of the turn before it stays on the Node.
+func TestEndOfATurnThatOnlyUncordons(t *testing.T) {
+	e, sent := notifying(t)
+	s := markedAfterFailure(time.Date(2026, 1, 3, 0, 0, 0, 0, time.UTC))
+	n := &s.Nodes[0]
+	for n.State != v1alpha1.StateIdle || n.Mark {
+		v := rollout.Decide(s).Verdicts[0]
+		if v.Move == nil || v.Move.From == v.Move.To {
+			t.Fatalf("stays: %+v", v)
+		}
+		if v.Move.NewTurn {
+			v.Move.Grant.Turn = "new"
+		}
+		e.reportWrite(n, &v, "")
+		n.State, n.Grant, n.Turn = v.Move.To, v.Move.Grant, ""
+		if n.Grant != nil {
+			n.Turn = n.Grant.Turn
+			n.Ack = v1alpha1.Ack{Turn: n.Turn, BootID: "b1", State: n.State, Report: v1alpha1.ReportDone}
+			n.Mark, n.Unschedulable = false, false // the host uncordons
+		}
+	}
+	told := e.all()
+	if len(told) == 0 || !strings.HasPrefix(told[len(told)-1], "Cancelled a: turn new ended Cancelled (OwnCordonLeft: ") {
+		t.Errorf("Events %q", told)
+	}
+	if len(*sent) != 1 || !strings.HasPrefix(shown((*sent)[0]), "turn-ended nodes=[a] policy=built-in turn=new result=Cancelled reason=OwnCordonLeft: ") {
 		t.Errorf("sent %v", *sent)
 	}
 }

@@ -319,7 +319,7 @@ func (l *leader) logWrite(n *turn.Node, v *rollout.Verdict, turnID string) {
 	turnID = cmp.Or(turnID, n.Turn)
 	text := fmt.Sprintf("%s: %s -> %s (%s)", n.Name, m.From, m.To, cmp.Or(string(m.On), "repaired"))
 	if m.Last != nil && m.From.InTurn() && !m.To.InTurn() {
-		systemd.LogTurnEnd(l.log, text+"; the turn", m.Last, append(attrs, "state", m.To.String())...)
+		systemd.LogTurnEnd(l.log, text+"; the turn", endedTurn(n, m), append(attrs, "state", m.To.String())...)
 		return
 	}
 	if turnID != "" {
@@ -336,6 +336,15 @@ func (l *leader) logWrite(n *turn.Node, v *rollout.Verdict, turnID string) {
 	default:
 		systemd.LogEvent(l.log, slog.LevelInfo, v1alpha1.MessageStateEntered, text, append(attrs, systemd.StateAttr(m.To))...)
 	}
+}
+
+// endedTurn returns the record of the turn that the move ends. If the turn only removed a cordon, it is not in m.Last, which has the
+// record of the turn before.
+func endedTurn(n *turn.Node, m *rollout.Move) *v1alpha1.Last {
+	if g := n.Grant; g != nil && g.Turn != m.Last.Turn {
+		return &v1alpha1.Last{Turn: g.Turn, Result: g.Result, Reason: g.Reason, End: m.Last.End}
+	}
+	return m.Last
 }
 
 // logHeld logs that a node is held for a new reason, or is no longer held.
