@@ -244,7 +244,7 @@ func (f *facts) rebuild(nodes []*corev1.Node) []turn.Node {
 func awaitedGates(policies policy.Set, figures []rollout.PolicyFigures) []gate.Query {
 	waits := map[string]bool{}
 	for i := range figures {
-		waits[figures[i].Name] = figures[i].Wanting > figures[i].InTurn
+		waits[figures[i].Name] = figures[i].Waiting > 0
 	}
 	var all []gate.Query
 	for i := range policies {

@@ -151,6 +151,7 @@ func (d *decision) count() {
 		if g := e.group; g != nil {
 			add(&g.Selected, n.State != v1alpha1.StateAbsent)
 			add(&g.Wanting, wanting)
+			add(&g.Waiting, wanting && !inTurn)
 			add(&g.UpToDate, n.State != v1alpha1.StateAbsent && !inTurn && n.Wants == v1alpha1.WantsNothing && n.HostReported())
 			if n.Last != nil {
 				g.ended = later(g.ended, d.credible(n.Last.End))

@@ -225,6 +225,9 @@ type PolicyFigures struct {
 	// Moving are those of Selected that are in a turn, or granted one now, and not
 	// held.
 	Moving int `json:"-"`
+	// Waiting are those of Selected that want something and are in no turn. InTurn also has nodes
+	// that another policy selects by now, so it says nothing about how many wait.
+	Waiting int `json:"-"`
 	// Matches are what the policies say of Selected, all that the same ones
 	// select together. Of a policy with rulesOnly, whose Selected is 0, they are
 	// what the policies say of all managed nodes that it selects.
