@@ -82,6 +82,9 @@ type policyState struct{ halted, invalid bool }
 // the slot.
 const slotReportedAfter = 10 * time.Minute
 
+// rewoundReportedFor is how long after a store went back in time a leader reports that.
+const rewoundReportedFor = time.Hour
+
 // newEvents returns the events of a term. It writes them until ctx ends. self is the
 // leader's Node.
 func newEvents(ctx context.Context, client *kube.Client, self string, log *slog.Logger) *events {
@@ -338,7 +341,8 @@ func (e *events) reportTroubles(s *rollout.Snapshot, lease *coordinationv1.Lease
 	for name := range s.Unsettled {
 		e.unsettled[name] = true
 	}
-	if lease != nil && !s.Rewound.Equal(e.rewound) {
+	// Each process notices the rewind by itself, and remembers it for the terms that it leads later.
+	if lease != nil && !s.Rewound.Equal(e.rewound) && s.Now.Sub(s.Rewound) < rewoundReportedFor {
 		e.write(aboutLease(lease), v1alpha1.EventStoreRewound, "seen at "+s.Rewound.UTC().Format(time.DateTime)+" UTC")
 	}
 	e.rewound = s.Rewound

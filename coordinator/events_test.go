@@ -376,3 +376,16 @@ func TestIntentIsOneEvent(t *testing.T) {
 		t.Errorf("Events %q", told)
 	}
 }
+
+// TestRewindIsReportedOnce checks that a leader does not report a rewind of long ago.
+func TestRewindIsReportedOnce(t *testing.T) {
+	lease := &coordinationv1.Lease{}
+	seen := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	for after, want := range map[time.Duration]int{time.Minute: 1, 90 * 24 * time.Hour: 0} {
+		e := recording() // of another term
+		e.reportIntents(&rollout.Snapshot{Now: seen.Add(after), Rewound: seen}, lease)
+		if told := e.all(); len(told) != want {
+			t.Errorf("%v after the rewind: %q", after, told)
+		}
+	}
+}
