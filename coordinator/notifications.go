@@ -32,8 +32,8 @@ func (e *events) report(about *corev1.ObjectReference, reason, note string, m no
 }
 
 // reportHeld sends one notification about all nodes that have been held for longer
-// than heldAfter and were not reported yet. It ignores nodes that an admin detached and
-// nodes whose policy only observes, because they wait for nothing.
+// than heldAfter and were not reported yet. It ignores nodes that an admin or the host's
+// file took out, and nodes whose policy only observes, because they wait for nothing.
 func (e *events) reportHeld(now time.Time, verdicts []rollout.Verdict) {
 	if e.heldAfter == 0 {
 		return
@@ -50,7 +50,7 @@ func (e *events) reportHeld(now time.Time, verdicts []rollout.Verdict) {
 				e.held[v.Node] = h // the API server may refuse the grant, as it may have done before
 			}
 			continue
-		case v1alpha1.ReasonDetached, v1alpha1.ReasonWouldGrant:
+		case v1alpha1.ReasonDetached, v1alpha1.ReasonUnmanaged, v1alpha1.ReasonWouldGrant:
 			continue
 		}
 		if h.since.IsZero() {

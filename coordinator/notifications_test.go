@@ -238,3 +238,15 @@ func TestEndOfATurnThatOnlyUncordons(t *testing.T) {
 		t.Errorf("sent %v", *sent)
 	}
 }
+
+// TestUnmanagedNodesAreNotReported checks that a node that was taken out is not reported as held for long.
+func TestUnmanagedNodesAreNotReported(t *testing.T) {
+	e, sent := notifying(t)
+	e.heldAfter = time.Hour
+	for at := range 3 {
+		e.reportWaiting(time.Date(2026, 1, 1, at, 0, 0, 0, time.UTC), &facts{}, &rollout.Outcome{Verdicts: []rollout.Verdict{{Node: "a", Held: v1alpha1.ReasonUnmanaged}}})
+	}
+	if len(*sent) != 0 {
+		t.Errorf("sent %v", *sent)
+	}
+}
