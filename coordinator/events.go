@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -315,6 +316,14 @@ func (e *events) reportWaiting(now time.Time, nodes *facts, out *rollout.Outcome
 	e.reportHeld(now, out.Verdicts)
 	was := e.blocking
 	e.blocking = map[string]blocking{}
+	if slices.ContainsFunc(out.Verdicts, func(v rollout.Verdict) bool { return v.Held == v1alpha1.ReasonBudget }) {
+		// After each turn the others wait until the nodes have settled, and then for the slot again.
+		for _, s := range out.Slots {
+			if b, known := was[s.Node]; known {
+				e.blocking[s.Node] = b
+			}
+		}
+	}
 	for _, s := range out.Blocking() {
 		b := was[s.Node]
 		if b.since.IsZero() {

@@ -389,3 +389,29 @@ func TestRewindIsReportedOnce(t *testing.T) {
 		}
 	}
 }
+
+// TestSlotThatOthersWaitForBetweenTurns checks the Event about a node that takes one of two slots for a long time, while turns
+// follow one another in the other slot.
+func TestSlotThatOthersWaitForBetweenTurns(t *testing.T) {
+	e := recording()
+	began := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	var nodes facts
+	nodes.of([]*corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "a"}}})
+	outcome := func(at time.Duration) *rollout.Outcome {
+		out := &rollout.Outcome{
+			Verdicts: []rollout.Verdict{{Node: "c", Policy: "p", Held: v1alpha1.ReasonBudget}},
+			Slots:    []rollout.Slot{{Node: "a", Use: v1alpha1.SlotCordoned, Policies: []string{"p"}}, {Node: "b", Use: v1alpha1.SlotInTurn, Policies: []string{"p"}}},
+			Figures:  rollout.Figures{Unavailable: 2, Budget: 2, Policies: []rollout.PolicyFigures{{Name: "p"}}},
+		}
+		if at%(9*time.Minute) >= 8*time.Minute { // a turn takes eight minutes, and then the nodes settle for one
+			out.Slots, out.Unavailable, out.Policies[0].Settling = out.Slots[:1], 1, began.Add(at+time.Minute)
+		}
+		return out
+	}
+	for at := time.Duration(0); at < 3*time.Hour; at += 30 * time.Second {
+		e.reportWaiting(began.Add(at), &nodes, outcome(at))
+	}
+	if told := e.all(); len(told) != 1 {
+		t.Errorf("Events %q, expected one", told)
+	}
+}
