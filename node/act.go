@@ -98,6 +98,9 @@ func (h *Host) readEviction(ctx context.Context) error {
 // readCommit reads, in this order: the host's own Node, the Lease, every source, the pods.
 // The Lease comes after the Node: a leader that took over before the Node was read is then
 // seen in the Lease, and one that takes over later lists the Node with this turn in it.
+//
+// In before-uncordon, the turn is only to be finished, and neither sources nor pods decide about
+// that, so readCommit does not read them. One that does not answer would take all of the time.
 func (h *Host) readCommit(ctx context.Context) error {
 	began := time.Now()
 	h.fresh = nil
@@ -111,9 +114,11 @@ func (h *Host) readCommit(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// In before-uncordon, the turn is only to be finished, so a source that cannot be read does
-	// not delay it.
-	if err := h.readSources(ctx); err != nil && obj.Labels[v1alpha1.LabelState] != string(v1alpha1.StateBeforeUncordon) {
+	if obj.Labels[v1alpha1.LabelState] == string(v1alpha1.StateBeforeUncordon) {
+		h.fresh = &freshRead{FreshRead: step.FreshRead{Lease: lease, Commit: true}, began: began, resourceVersion: obj.ResourceVersion}
+		return nil
+	}
+	if err := h.readSources(ctx); err != nil {
 		return hostError{err}
 	}
 	n := turn.FromNode(obj)

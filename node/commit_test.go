@@ -120,6 +120,24 @@ func TestUnreadableSourceAtACommit(t *testing.T) {
 	}
 }
 
+// TestHangingSourceAtACommit is TestUnreadableSourceAtACommit with a source that does not answer at all, and takes all of
+// the time for the reads. The host then names the source, and not the API server, which has answered.
+func TestHangingSourceAtACommit(t *testing.T) {
+	for state, waits := range map[v1alpha1.State]bool{v1alpha1.StateRebooting: true, v1alpha1.StateBeforeUncordon: false} {
+		synctest.Test(t, func(t *testing.T) {
+			h, _, units := newMemoryHost(t, state)
+			units.hangs = true
+			err := h.read(t.Context(), step.ReadCommit)
+			if waits != (err != nil) || waits != (h.validRead(h.facts()) == nil) {
+				t.Errorf("%s: %v, %+v", state, err, h.fresh)
+			}
+			if _, own := errors.AsType[hostError](err); waits && !own {
+				t.Errorf("%s: the API server is to blame: %v", state, err)
+			}
+		})
+	}
+}
+
 // TestAgeOfARead checks that the age of a read counts from its first request, and that reads that last too long count for
 // nothing.
 func TestAgeOfARead(t *testing.T) {

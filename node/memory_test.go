@@ -174,15 +174,22 @@ func (a *memoryAPI) count(kind string) (n int) {
 // hookUnits plays systemd for a host without reboot managers. Its hook units run until their context ends.
 type hookUnits struct {
 	fails   error
+	hangs   bool      // Running does not answer
 	by      time.Time // until when the last units were asked for
 	stopped bool
 }
 
-func (u *hookUnits) Running(context.Context, []string) ([]string, error) { return nil, u.fails }
-func (u *hookUnits) WatchJobs(context.Context, []string, func()) error   { return nil }
-func (u *hookUnits) Wanted(context.Context, string) ([]string, error)    { return nil, nil }
-func (u *hookUnits) Begun(context.Context, []string) ([]string, error)   { return nil, nil }
-func (u *hookUnits) StopTarget(context.Context, string) error            { u.stopped = true; return nil }
+func (u *hookUnits) Running(ctx context.Context, _ []string) ([]string, error) {
+	if u.hangs {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return nil, u.fails
+}
+func (u *hookUnits) WatchJobs(context.Context, []string, func()) error { return nil }
+func (u *hookUnits) Wanted(context.Context, string) ([]string, error)  { return nil, nil }
+func (u *hookUnits) Begun(context.Context, []string) ([]string, error) { return nil, nil }
+func (u *hookUnits) StopTarget(context.Context, string) error          { u.stopped = true; return nil }
 func (u *hookUnits) RunTarget(ctx context.Context, _ string, by time.Time, _ func([]systemd.UnitState)) ([]systemd.UnitState, error) {
 	u.by = by
 	<-ctx.Done()

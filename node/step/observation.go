@@ -187,7 +187,8 @@ type FreshRead struct {
 	Lease Lease
 	// Commit is set if the read was one for a commit: Observation.Node was read
 	// first, then the Lease, then the sources and the pods, in this order and at most
-	// 10 s of monotonic time ago. Otherwise only the Lease was read.
+	// 10 s of monotonic time ago. In before-uncordon, only the Node and the Lease were.
+	// Otherwise only the Lease was read.
 	Commit bool
 	// Evictable is the number of pods that a drain would still evict or wait for.
 	Evictable int
@@ -218,7 +219,7 @@ const (
 	// ReadEviction: the host's own Node, then the Lease, both from the quorum.
 	ReadEviction
 	// ReadCommit: the host's own Node, then the Lease, both from the quorum, then
-	// every source and the pods.
+	// every source and the pods. In before-uncordon, only the Node and the Lease.
 	ReadCommit
 	// ReadShutdown: ask logind whether a shutdown is under way.
 	ReadShutdown
