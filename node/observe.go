@@ -74,7 +74,7 @@ func (h *Host) observe(ctx context.Context) step.Observation {
 	switch {
 	case n.State != v1alpha1.StateRebooting || !n.Ours():
 	case n.Grant.BootID == h.self.bootID:
-		o.Blocked, o.BlockedDetail = h.blocked(ctx, n, settings, o.Permits())
+		o.Blocked, o.BlockedDetail = h.blocked(ctx, n, step.SessionDelay(settings.SessionDelay, n.Grant, o.Own), o.Permits())
 	default:
 		o.Health = h.health(ctx, settings)
 	}
@@ -238,8 +238,9 @@ func (h *Host) observeApply(ctx context.Context, o *step.Observation) {
 }
 
 // blocked asks logind what blocks a reboot. It checks for block inhibitors first, which
-// lockkeeper never overrides, and then for logged-in users, unless the reboot may come at any time.
-func (h *Host) blocked(ctx context.Context, n *turn.Node, s Settings, permitted bool) (v1alpha1.Reason, string) {
+// lockkeeper never overrides, and then for logged-in users, who get the delay, unless the reboot may
+// come at any time.
+func (h *Host) blocked(ctx context.Context, n *turn.Node, delay time.Duration, permitted bool) (v1alpha1.Reason, string) {
 	block, err := h.Logind.BlockingInhibitors(ctx)
 	if err != nil {
 		return v1alpha1.ReasonInhibited, fmt.Sprintf("logind does not say who inhibits a shutdown: %v", err)
@@ -250,7 +251,7 @@ func (h *Host) blocked(ctx context.Context, n *turn.Node, s Settings, permitted 
 	if permitted {
 		return "", ""
 	}
-	return h.waitForSessions(ctx, n.Turn, step.SessionDelay(s.SessionDelay, n.Grant))
+	return h.waitForSessions(ctx, n.Turn, delay)
 }
 
 // inhibitors describes at most three of the locks.

@@ -45,7 +45,7 @@ func users(sessions []systemd.Session) string {
 // is called when the host has nothing to read or write.
 func (h *Host) announce(o *step.Observation, d step.Decision) {
 	h.mu.Lock()
-	delay := step.SessionDelay(h.settings.SessionDelay, o.Node.Grant)
+	delay := step.SessionDelay(h.settings.SessionDelay, o.Node.Grant, o.Own)
 	h.mu.Unlock()
 	ids := make([]string, 0, len(h.sessions))
 	for _, s := range h.sessions {

@@ -17,11 +17,19 @@ const (
 // SessionDelay returns how long the users of the host get in a turn: what the host's file says, but
 // no more than half of the time that the turn has for its reboot. A turn that has not begun to
 // reboot by the end of that time is backed out, so a longer delay would back out every turn.
-func SessionDelay(delay time.Duration, g *v1alpha1.Grant) time.Duration {
+//
+// own are the terms of the host's own policy, which may be nil. The longer of the two times counts:
+// with a stolen coordinator's credential, an attacker can write a grant that leaves no time, and the
+// users would get no warning.
+func SessionDelay(delay time.Duration, g *v1alpha1.Grant, own *v1alpha1.Terms) time.Duration {
 	if g == nil {
 		return delay
 	}
-	return min(delay, g.Terms.Rebooting.Duration/2)
+	limit := g.Terms.Rebooting.Duration
+	if own != nil {
+		limit = max(limit, own.Rebooting.Duration)
+	}
+	return min(delay, max(limit, 0)/2)
 }
 
 // Announcement is a reboot that logged-in users were warned of. It belongs to one process:

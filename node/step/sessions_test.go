@@ -117,12 +117,23 @@ func TestShortDelay(t *testing.T) {
 func TestSessionDelay(t *testing.T) {
 	g := &v1alpha1.Grant{Terms: v1alpha1.Terms{Rebooting: metav1.Duration{Duration: 30 * time.Minute}}}
 	for delay, want := range map[time.Duration]time.Duration{0: 0, 5 * time.Minute: 5 * time.Minute, 15 * time.Minute: 15 * time.Minute, time.Hour: 15 * time.Minute} {
-		if got := SessionDelay(delay, g); got != want {
+		if got := SessionDelay(delay, g, nil); got != want {
 			t.Errorf("of %v, users get %v, expected %v", delay, got, want)
 		}
 	}
-	if got := SessionDelay(time.Hour, nil); got != time.Hour {
+	if got := SessionDelay(time.Hour, nil, nil); got != time.Hour {
 		t.Errorf("without a turn, users get %v", got)
+	}
+}
+
+// TestSessionDelayOfAForgedGrant checks that a grant cannot take the users' time, because the host's own policy counts too.
+func TestSessionDelayOfAForgedGrant(t *testing.T) {
+	own := &v1alpha1.Terms{Rebooting: metav1.Duration{Duration: 30 * time.Minute}}
+	for _, rebooting := range []time.Duration{-time.Hour, 0, time.Nanosecond, time.Second} {
+		g := &v1alpha1.Grant{Terms: v1alpha1.Terms{Rebooting: metav1.Duration{Duration: rebooting}}}
+		if got := SessionDelay(5*time.Minute, g, own); got != 5*time.Minute {
+			t.Errorf("with a grant of %v, users get %v, expected 5m", rebooting, got)
+		}
 	}
 }
 
