@@ -155,14 +155,15 @@ func (u Units) states(ctx context.Context, runs []unitRun) ([]UnitState, error) 
 func (r unitRun) state(now unit) UnitState {
 	s := UnitState{Unit: r.name}
 	ran := now.invocation() != r.before.invocation() || r.before.changing()
+	skipped := !ran && !now.ConditionResult && now.ConditionTimestampMonotonic != r.before.ConditionTimestampMonotonic
 	switch {
 	case now.changing():
 		s.Running = true
+	case skipped: // first: a unit that failed in an earlier run stays in the state failed
+		s.Skipped = true
 	case ran && now.service.Result != "" && now.service.Result != "success", now.ActiveState == "failed":
 		s.Failed = now.failure(false)
 	case ran:
-	case !now.ConditionResult && now.ConditionTimestampMonotonic != r.before.ConditionTimestampMonotonic:
-		s.Skipped = true
 	default:
 		s.Failed = "was not started: a unit that it requires failed, or its start was called off"
 	}

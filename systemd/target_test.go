@@ -15,6 +15,9 @@ func TestUnitState(t *testing.T) {
 		change(&p)
 		return p
 	}
+	failed := with(before, func(p *unit) {
+		p.ActiveState, p.service.Result, p.service.ExecMainStatus, p.service.ExecMainCode = "failed", "exit-code", 3, 1
+	})
 	for _, c := range []struct {
 		name        string
 		before, now unit
@@ -36,6 +39,9 @@ func TestUnitState(t *testing.T) {
 		{"a mount failed", never, with(never, func(p *unit) { p.ActiveState, p.InvocationID = "failed", []byte{2} }), UnitState{Failed: "failed"}},
 		{"it was started too often", before, with(before, func(p *unit) { p.ActiveState, p.service.Result = "failed", "start-limit-hit" }), UnitState{Failed: "start-limit-hit"}},
 		{"its conditions do not hold", before, with(before, func(p *unit) { p.ConditionResult, p.ConditionTimestampMonotonic = false, 20 }), UnitState{Skipped: true}},
+		// systemd 252 leaves such a unit as it is: failed, with the last result and the invocation of the last run.
+		{"it failed before, and its conditions do not hold now", failed, with(failed, func(p *unit) { p.ConditionResult, p.ConditionTimestampMonotonic = false, 20 }), UnitState{Skipped: true}},
+		{"it failed before, and did not run", failed, failed, UnitState{Failed: "exit-code, status 3"}},
 		{"its conditions did not hold the last time", with(before, func(p *unit) { p.ConditionResult = false }), with(before, func(p *unit) { p.ConditionResult = false }),
 			UnitState{Failed: "was not started: a unit that it requires failed, or its start was called off"}},
 		{"nothing came of it", before, before, UnitState{Failed: "was not started: a unit that it requires failed, or its start was called off"}},
