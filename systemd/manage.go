@@ -66,7 +66,7 @@ func (u Units) Reload(ctx context.Context, unit string, by time.Time) (left stri
 // [ErrTooLate] after that.
 //
 // Restart does not start a unit that does not run, but returns its state as left. A user has disabled or stopped the unit,
-// and it reads its files when it is started. There are exceptions, which it starts:
+// and it reads its files when it is started. There are exceptions, which it starts if their conditions hold:
 //   - a unit that has failed: it was meant to run, and the change may be the fix;
 //   - an enabled unit whose conditions did not hold at its last start: the change may be what it waits for;
 //   - a service of Type=oneshot that is not disabled: it is inactive whenever it has nothing to do.
@@ -256,7 +256,16 @@ func (j *job) judge(ctx context.Context, result string, now unit) (left string, 
 	if j.method == "TryRestartUnit" && now.ActiveState == "inactive" && now.invocation() == j.before.invocation() {
 		return "inactive", nil // it was stopped before the job was queued
 	}
+	if now.ActiveState == "failed" && j.unmet(&now) {
+		return "failed", nil // it was not started, and its last run had failed before
+	}
 	return "", j.settle(ctx, now)
+}
+
+// unmet reports whether the job did not start the unit because the unit's conditions did not hold. To systemd, such a job
+// is done, and the unit stays in the state that its last run left.
+func (j *job) unmet(now *unit) bool {
+	return !now.ConditionResult && now.ConditionTimestampMonotonic != j.before.ConditionTimestampMonotonic && now.invocation() == j.before.invocation()
 }
 
 // settle watches a service that was restarted for a moment.

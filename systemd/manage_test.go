@@ -54,6 +54,32 @@ func TestJudge(t *testing.T) {
 	}
 }
 
+// TestJudgeWithoutARun checks what it means that a unit that had failed is failed after its restart. systemd 252 calls the
+// job of a unit whose conditions do not hold done, and leaves the unit with the result and the invocation of its last run.
+func TestJudgeWithoutARun(t *testing.T) {
+	before := unit{Id: "a.service", ActiveState: "failed", InvocationID: []byte{1}, ConditionResult: true, ConditionTimestampMonotonic: 10,
+		service: service{Result: "exit-code", ExecMainCode: 1, ExecMainStatus: 3}}
+	for _, c := range []struct {
+		name   string
+		change func(now *unit)
+		fails  bool
+	}{
+		{"its conditions do not hold", func(now *unit) { now.ConditionResult, now.ConditionTimestampMonotonic = false, 20 }, false},
+		{"its conditions were not checked", func(now *unit) { now.ConditionResult = false }, true},
+		{"it ran, and failed again", func(now *unit) { now.InvocationID, now.ConditionTimestampMonotonic = []byte{2}, 20 }, true},
+		{"it ran, and was then not started again", func(now *unit) {
+			now.InvocationID, now.ConditionResult, now.ConditionTimestampMonotonic = []byte{2}, false, 20
+		}, true},
+	} {
+		j, now := job{unit: before.Id, method: "RestartUnit", before: before}, before
+		c.change(&now)
+		left, err := j.judge(t.Context(), "done", now)
+		if (err != nil) != c.fails || (left == "failed") == c.fails {
+			t.Errorf("%s: left %q, %v", c.name, left, err)
+		}
+	}
+}
+
 // TestManaging checks which errors of systemd's are about the unit. A host that shuts down fails no plan.
 func TestManaging(t *testing.T) {
 	for name, fails := range map[string]bool{
