@@ -45,7 +45,7 @@ type Blocker struct {
 	// wrong, and what to do. For a budget it has the budget's name and figures.
 	Message string
 	// Since is when this Run first failed to evict this pod. For a terminating pod it is the
-	// end of its grace period, which does not depend on a Run.
+	// end of its grace period by the API server's clock, which does not depend on a Run.
 	Since time.Time
 }
 
@@ -95,7 +95,7 @@ func (e *entry) block(now time.Time, r Reason, budget, message string) {
 
 // stuck returns a terminating pod's Blocker, once the pod should be gone.
 func (e *entry) stuck(now time.Time) *Blocker {
-	if e.verdict.Class != Wait || now.Before(e.deadline.Add(overdue)) {
+	if e.verdict.Class != Wait || now.Before(e.goneBy.Add(overdue)) {
 		return nil
 	}
 	reason := Terminating
@@ -109,7 +109,7 @@ func (e *entry) stuck(now time.Time) *Blocker {
 // has begun.
 func (e *entry) end(now time.Time) time.Time {
 	if e.verdict.Class == Wait {
-		return e.deadline
+		return e.goneBy.Round(0)
 	}
 	return now.Add(e.grace)
 }
@@ -117,13 +117,14 @@ func (e *entry) end(now time.Time) time.Time {
 // progress returns the progress at now.
 func (s *schedule) progress(now time.Time) Progress {
 	p := Progress{Total: len(s.seen), Evictable: len(s.pods), Evicted: s.evicted, Err: s.err}
+	at := now
 	now = now.Round(0) // to be shown, not to be measured with
 	others := now      // when all pods are gone that are not critical
 	for _, e := range s.pods {
 		b := e.blocker
 		if e.verdict.Class == Wait {
 			p.Terminating++
-			b = e.stuck(now)
+			b = e.stuck(at)
 		}
 		if b != nil {
 			p.Blockers = append(p.Blockers, *b)

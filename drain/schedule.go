@@ -65,6 +65,8 @@ type entry struct {
 	accepted  bool
 	blocker   *Blocker
 	budget    *budget // that blocks the pod, as far as is known; or nil
+	// goneBy is the end of a terminating pod's grace period by this host's clock.
+	goneBy time.Time
 	// refused is when the API server first refused to evict this pod, since it last accepted
 	// that; zero if it has not refused.
 	refused time.Time
@@ -93,7 +95,7 @@ func (e *entry) critical() bool { return e.priority >= systemCritical }
 func (e *entry) blockedFrom() (at time.Time, ok bool) {
 	switch {
 	case e.verdict.Class == Wait:
-		return e.deadline.Add(overdue), true
+		return e.goneBy.Add(overdue), true
 	case e.blocker == nil || e.blocker.Reason == Unreachable:
 		return time.Time{}, false
 	case e.refused.IsZero(): // by the policy, or it comes back, or is not deleted
@@ -160,6 +162,9 @@ func (s *schedule) observe(now time.Time, v snapshot) {
 		if (e.unready == "") != (f.unready == "") {
 			e.budget = nil // it applies other rules now
 		}
+		if f.verdict.Class == Wait {
+			e.terminates(now, &f, was[f.UID] != nil)
+		}
 		e.facts = f
 		if f.verdict.Class == Block && e.blocker == nil {
 			e.block(now, f.verdict.Reason, "", blockMessage(f.verdict.Reason))
@@ -167,6 +172,26 @@ func (s *schedule) observe(now time.Time, v snapshot) {
 		s.pods[f.UID] = e
 	}
 	s.synced = true
+}
+
+// terminates sets when a terminating pod has to be gone. known reports whether the drain has seen the pod before. The API
+// server writes the end of the grace period by its own clock, and this host's clock may be minutes off. So the grace period of a
+// deletion that the drain sees counts from now. A pod that was terminating already has at most its whole grace period left.
+func (e *entry) terminates(now time.Time, f *facts, known bool) {
+	if !e.goneBy.IsZero() && f.deadline.Equal(e.deadline) {
+		return // the same deletion
+	}
+	if f.deletionGrace == nil {
+		e.goneBy = f.deadline
+		return
+	}
+	by := now.Add(*f.deletionGrace)
+	if !known && f.deadline.Before(by) {
+		by = f.deadline
+	}
+	if e.goneBy.IsZero() || by.Before(e.goneBy) { // another deletion can only shorten it
+		e.goneBy = by
+	}
 }
 
 // arrived delays the evictions of a controller that keeps putting pods on this node, because
@@ -406,7 +431,7 @@ func (s *schedule) wake(now time.Time) time.Time {
 		case ok && !s.full():
 			soonest(due)
 		case e.verdict.Class == Wait:
-			if t := e.deadline.Add(overdue); t.After(now) {
+			if t := e.goneBy.Add(overdue); t.After(now) {
 				soonest(t)
 			}
 		}

@@ -100,6 +100,39 @@ func TestWidth(t *testing.T) {
 	}
 }
 
+// TestClockOfTheAPIServer: that the clocks of host and API server differ changes neither when a terminating pod is blocked nor
+// when critical pods leave. A pod that is terminating when the drain begins may have any part of its grace period left.
+func TestClockOfTheAPIServer(t *testing.T) {
+	const grace = 30 * time.Second
+	for _, ahead := range []time.Duration{-time.Hour, -time.Minute, 0, time.Minute, time.Hour} { // the API server's clock
+		for _, before := range []bool{false, true} { // the pod is terminating when the drain begins
+			web, dns := named("web"), named("dns")
+			web.grace, dns.priority = grace, systemCritical
+			gone := web
+			gone.verdict, gone.deadline, gone.deletionGrace = Verdict{Wait, Terminating}, start.Add(ahead+grace), new(grace)
+			s := scheduleOf(8, nil, web, dns)
+			if before {
+				s = scheduleOf(8, nil, gone, dns)
+			} else {
+				s.started(t, 0, "web")
+				s.answered(start, "web", "c", answer{kind: accepted})
+				s.observe(start, snapshot{pods: []facts{gone, dns}, synced: true})
+			}
+			late := grace + overdue
+			if before && ahead < 0 { // as if it had been terminating for longer
+				late = max(late+ahead, 0)
+			}
+			for at := time.Duration(0); at <= 2*late; at += time.Second {
+				_, leaves := s.next(start.Add(at))
+				if blocked := s.progress(start.Add(at)).Blocked == 1; blocked != (at >= late) || leaves != (at == late) {
+					t.Errorf("%v ahead, terminating before %t, after %v: blocked %t, the critical pod leaves %t", ahead, before, at, blocked, leaves)
+					break
+				}
+			}
+		}
+	}
+}
+
 // TestCriticalPodsLeaveLast: a critical pod is evicted once all others are gone, or have been blocked for 30 s by more
 // than an API server that does not answer.
 func TestCriticalPodsLeaveLast(t *testing.T) {

@@ -20,8 +20,10 @@ type facts struct {
 	controller types.UID // "" without one
 	grace      time.Duration
 	unready    string    // why it is not Ready; "" if it is
-	deadline   time.Time // of a terminating pod: the end of its grace period
-	finalizers string    // of a terminating pod that its kubelet has ended, comma separated
+	deadline   time.Time // of a terminating pod: the end of its grace period, by the API server's clock
+	// deletionGrace is the grace period of a terminating pod's deletion; nil if the API server does not say.
+	deletionGrace *time.Duration
+	finalizers    string // of a terminating pod that its kubelet has ended, comma separated
 }
 
 // maxFinalizers bounds how many finalizers of a pod are named.
@@ -44,6 +46,9 @@ func factsOf(p *corev1.Pod, v Verdict) facts {
 	}
 	if p.DeletionTimestamp != nil {
 		f.deadline = p.DeletionTimestamp.Time
+		if s := p.DeletionGracePeriodSeconds; s != nil {
+			f.deletionGrace = new(time.Duration(min(max(*s, 0), maxGrace)) * time.Second)
+		}
 		// The kubelet sets the grace period to 0 when the pod's containers have ended. Before that,
 		// the pod would not leave without its finalizers either.
 		if s := p.DeletionGracePeriodSeconds; s == nil || *s == 0 {
