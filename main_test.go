@@ -252,17 +252,17 @@ func TestUsage(t *testing.T) {
 		{"confirm n1", "", "confirm requires NODE HOOK; see `lockkeeper help confirm`", 64},
 		{"confirm n1 a b", "", "confirm accepts NODE HOOK, got [\"n1\" \"a\" \"b\"]; see `lockkeeper help confirm`", 64},
 		{"run n1", "", "run accepts no arguments, got [\"n1\"]; see `lockkeeper help run`", 64},
-		{"pause", "", "pause requires one of: node names, -l SELECTOR, --policy NAME or --cluster; nothing was done", 64},
-		{"pause --cluster n1", "", "pause requires one of: node names, -l SELECTOR, --policy NAME or --cluster; nothing was done", 64},
-		{"pause -l a=b --policy web", "", "pause requires one of: node names, -l SELECTOR, --policy NAME or --cluster; nothing was done", 64},
-		{"detach --policy= ", "", "detach requires one of: node names, -l SELECTOR or --policy NAME; nothing was done", 64},
+		{"pause", "", "pause requires exactly one of: node names, -l SELECTOR, --policy NAME or --cluster; nothing was done", 64},
+		{"pause --cluster n1", "", "pause requires exactly one of: node names, -l SELECTOR, --policy NAME or --cluster; nothing was done", 64},
+		{"pause -l a=b --policy web", "", "pause requires exactly one of: node names, -l SELECTOR, --policy NAME or --cluster; nothing was done", 64},
+		{"detach --policy= ", "", "detach requires exactly one of: node names, -l SELECTOR or --policy NAME; nothing was done", 64},
 		{"detach -l=", "", "-l \"\", expected a label selector", 64},
 		{"detach --cluster", "", "unknown flag --cluster; see `lockkeeper help detach`", 64},
 		{"retry -l a=b", "", "unknown flag -l; see `lockkeeper help retry`", 64},
 		{"pause --until 2h --cluster", "", "--until and --cluster cannot be combined: the emergency stop lasts until `lockkeeper resume --cluster`", 64},
 		{"request", "", "request requires reboot [NODE…]; see `lockkeeper help request`", 64},
 		{"request reset n1", "", "request \"reset\", expected reboot", 64},
-		{"request reboot", "", "request requires one of: node names, -l SELECTOR or --policy NAME; nothing was done", 64},
+		{"request reboot", "", "request requires exactly one of: node names, -l SELECTOR or --policy NAME; nothing was done", 64},
 		{"stop", "", "unknown command \"stop\"; see `lockkeeper help`", 64},
 		{"go", "", "unknown command \"go\"; see `lockkeeper help`", 64},
 		{"version 2", "", "version accepts no arguments, got [\"2\"]; see `lockkeeper help version`", 64},
@@ -553,7 +553,7 @@ func TestConnectionFlags(t *testing.T) {
 	if want := "lockkeeper: kubeconfig: context \"none\" does not exist\n"; stderr != want || exit != 1 {
 		t.Errorf("--context: %d, %q", exit, stderr)
 	}
-	if _, stderr, exit = lockkeeper(t, dir, env, "history", "--kubeconfig", unused); exit != 1 || !strings.HasPrefix(stderr, "lockkeeper: no kubeconfig: ") {
+	if _, stderr, exit = lockkeeper(t, dir, env, "history", "--kubeconfig", unused); exit != 1 || !strings.HasPrefix(stderr, "lockkeeper: kubeconfig: unused is empty") {
 		t.Errorf("--kubeconfig: %d, %q", exit, stderr)
 	}
 }

@@ -31,7 +31,7 @@ var intentTexts = map[string]struct{ usage, about string }{
 	"manage":   {"Let lockkeeper manage nodes", "Sets the label lockkeeper.dev/managed=true, which overrides managed_by_default in the host's file."},
 	"unmanage": {"Keep lockkeeper from managing nodes", "Sets the label lockkeeper.dev/managed=false. During a turn, the turn is first backed out, or finished if a reboot or an apply is committed."},
 	"request": {"Request a reboot of nodes", "The request is a change like any other: budget, windows and gates apply. It is over when the turn that carried it out ends.\n\n" +
-		"With --now, the turn does not wait for the policy's windows, gates and settle time. It still waits for a stop, a pause, the host's own " +
+		"With --now, the turn does not wait for the policy's windows, blackouts, gates and settle time. It still waits for a stop, a pause, the host's own " +
 		"vetoes, failed nodes, the budget and the control plane. --now needs the verb request-now."},
 	"retry": {"Clear the failed turn of nodes", "A node that failed gets no turn for the same changes, and counts against maxFailed, until its failed turn is " +
 		"cleared. A node whose turn was backed out waits before its next turn; retry ends that wait."},
@@ -54,6 +54,9 @@ func intentCommand(i *cluster.Intent) *urfave.Command {
 	}
 	cmd.Description += "\n\nSeveral nodes are listed and confirmed first. The command prints what it changed, the kubectl command that does the " +
 		"same, and how to undo it. Your credential must be allowed to get and patch nodes, and needs the verb " + i.Verb + " on nodes.lockkeeper.dev."
+	if i.Cluster {
+		cmd.Description += " With --cluster, it needs permission to get and patch the Lease instead."
+	}
 	if i.NamesOnly {
 		cmd.ArgsUsage = "NODE…"
 	} else {
@@ -73,7 +76,7 @@ func intentCommand(i *cluster.Intent) *urfave.Command {
 		cmd.Flags = append(cmd.Flags, &urfave.StringFlag{Name: "until", Usage: "when it ends by itself, a `TIME` in RFC 3339 or a duration such as 2h or 7d"})
 	}
 	if i.Now != nil {
-		cmd.Flags = append(cmd.Flags, &urfave.BoolFlag{Name: "now", Usage: "do not wait for windows, gates and settle", DisableDefaultText: true})
+		cmd.Flags = append(cmd.Flags, &urfave.BoolFlag{Name: "now", Usage: "do not wait for windows, blackouts, gates and settle", DisableDefaultText: true})
 	}
 	if i.HasForce {
 		cmd.Flags = append(cmd.Flags, &urfave.BoolFlag{Name: "force", Usage: "release the node at once", DisableDefaultText: true})
@@ -125,7 +128,7 @@ func options(c *urfave.Context, i *cluster.Intent) (cluster.Options, error) {
 		if i.Cluster {
 			expected = "node names, -l SELECTOR, --policy NAME or --cluster"
 		}
-		return o, UsageError("%s requires one of: %s; nothing was done", i.Command, expected)
+		return o, UsageError("%s requires exactly one of: %s; nothing was done", i.Command, expected)
 	}
 	if o.Until != "" && o.Stop {
 		return o, UsageError("--until and --cluster cannot be combined: the emergency stop lasts until `lockkeeper resume --cluster`")

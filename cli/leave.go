@@ -118,7 +118,7 @@ func leaveOptions(c *urfave.Context) (o cluster.Options, err error) {
 		}
 	}
 	if targets != 1 {
-		return o, UsageError("leave requires one of: node names, -l SELECTOR, --all or --this-host; nothing was done")
+		return o, UsageError("leave requires exactly one of: node names, -l SELECTOR, --all or --this-host; nothing was done")
 	}
 	if c.Bool("all") {
 		o.Selector = labels.Everything()

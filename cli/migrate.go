@@ -31,7 +31,7 @@ func migration() *urfave.Command {
 			"Your credential must be allowed to list nodes, pods, daemonsets and deployments, for FLUO also leases and configmaps, in all namespaces; with " +
 			"--apply also to patch nodes, and it needs the verb pause on nodes.lockkeeper.dev if nodes are paused.",
 		Flags: append([]urfave.Flag{
-			&urfave.StringFlag{Name: "from", Usage: "the `TOOL`: fluo, kured or locksmith"},
+			&urfave.StringFlag{Name: "from", Usage: "required: the `TOOL`: fluo, kured or locksmith"},
 			&urfave.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "output `FORMAT`: text, yaml or toml", Value: "text"},
 			&urfave.BoolFlag{Name: "apply", Usage: "carry over paused nodes and remove what the tool left on Nodes", DisableDefaultText: true},
 			dryRunFlag(),

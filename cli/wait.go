@@ -22,7 +22,7 @@ func wait() *urfave.Command {
 			"idle: no node is in a turn.\n\n" +
 			"held: the rollout is held, halted or stopped, or the node is held. An emergency stop or a halt does not end a wait for another goal." + seeExitStatus,
 		Flags: append([]urfave.Flag{
-			&urfave.StringFlag{Name: "for", Usage: "what to wait for, a `GOAL`: up-to-date, idle or held"},
+			&urfave.StringFlag{Name: "for", Usage: "required: what to wait for, a `GOAL`: up-to-date, idle or held"},
 			&urfave.StringFlag{Name: "timeout", Usage: "how long to wait, a `DURATION` from 1s to 720h such as 90m; default no limit"},
 			selectorFlag(),
 		}, ConnectionFlags()...),

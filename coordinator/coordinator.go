@@ -184,7 +184,7 @@ func (c *candidate) say(s Status) {
 	case s.Leader:
 		systemd.LogEvent(c.log, slog.LevelInfo, v1alpha1.MessageElected, "coordinates", append(attrs, "epoch", s.Epoch)...)
 	case was.Leader:
-		systemd.LogEvent(c.log, slog.LevelInfo, v1alpha1.MessageTermOver, "does not coordinate any more: "+s.Why, append(attrs, "epoch", was.Epoch, "why", s.Why)...)
+		systemd.LogEvent(c.log, slog.LevelInfo, v1alpha1.MessageTermOver, "no longer coordinates: "+s.Why, append(attrs, "epoch", was.Epoch, "why", s.Why)...)
 	case s.Why != "":
 		level := slog.LevelInfo
 		if s.Blocked {

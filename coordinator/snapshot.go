@@ -31,7 +31,7 @@ func (l *leader) reportBlind() {
 	}
 	why := l.unseen()
 	if since >= blindTerms*l.LeaseDuration {
-		l.candidate.log.Warn("gives its term back", "epoch", l.epoch, "why", why)
+		l.candidate.log.Warn("gives up its term", "epoch", l.epoch, "why", why)
 		l.over(blocker{why})
 		return
 	}

@@ -354,7 +354,7 @@ func (l *leader) logHeld(n *turn.Node, v *rollout.Verdict) {
 		attrs = append(attrs, "turn", n.Turn)
 	}
 	if v.Held == "" {
-		systemd.LogEvent(l.log, slog.LevelInfo, v1alpha1.MessageHeldNoMore, n.Name+": held no more", attrs...)
+		systemd.LogEvent(l.log, slog.LevelInfo, v1alpha1.MessageHeldNoMore, n.Name+": no longer held", attrs...)
 		return
 	}
 	if v.Detail != "" {

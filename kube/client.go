@@ -14,6 +14,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -99,6 +100,28 @@ func ConnectConfig(cfg *rest.Config, role, version string, qps float32, burst in
 // ErrNoKubeconfig means that the caller has no kubeconfig.
 var ErrNoKubeconfig = errors.New("no kubeconfig: none named by --kubeconfig or KUBECONFIG, and no ~/.kube/config")
 
+// NoKubeconfig returns the error for a kubeconfig without clusters, contexts and users. If the user named a file, the error
+// names it. Otherwise it is [ErrNoKubeconfig].
+func (c Caller) NoKubeconfig() error {
+	if c.Kubeconfig != "" {
+		return fmt.Errorf("kubeconfig: %s is empty or is no kubeconfig, expected clusters, contexts and users", c.Kubeconfig)
+	}
+	if named := os.Getenv(clientcmd.RecommendedConfigPathEnvVar); named != "" {
+		return emptyKubeconfig(named)
+	}
+	return ErrNoKubeconfig
+}
+
+// emptyKubeconfig is what KUBECONFIG names if that is missing, empty or no kubeconfig. It is an [ErrNoKubeconfig].
+type emptyKubeconfig string
+
+func (e emptyKubeconfig) Error() string {
+	return fmt.Sprintf("no kubeconfig: KUBECONFIG names %s, which is missing, empty or no kubeconfig", string(e))
+}
+
+// Is reports whether the target is [ErrNoKubeconfig].
+func (emptyKubeconfig) Is(target error) bool { return target == ErrNoKubeconfig }
+
 // CallerConfig finds the caller's kubeconfig in the same way as kubectl: file if it is not
 // "", otherwise KUBECONFIG, otherwise ~/.kube/config. An empty contextName selects the
 // current context.
@@ -119,12 +142,12 @@ type Caller struct {
 }
 
 // Connect returns a client with the caller's own credential. It does not contact the API server.
-// The error is [ErrNoKubeconfig] if there is no kubeconfig.
+// The error is that of [Caller.NoKubeconfig] if there is no kubeconfig.
 func (c Caller) Connect() (*Client, error) {
 	cfg, err := CallerConfig(c.Kubeconfig, c.Context).ClientConfig()
 	switch {
 	case clientcmd.IsEmptyConfig(err):
-		return nil, ErrNoKubeconfig
+		return nil, c.NoKubeconfig()
 	case err != nil:
 		return nil, fmt.Errorf("kubeconfig: %w", err)
 	}

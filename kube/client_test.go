@@ -116,3 +116,27 @@ func TestErrorsNameTheFile(t *testing.T) {
 		t.Errorf("%v, %v; expected an AbsentError", c, err)
 	}
 }
+
+// TestNoKubeconfig checks that the error for a kubeconfig without content names the file, if the user named one.
+func TestNoKubeconfig(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("HOME", dir)
+	empty := filepath.Join(dir, "empty")
+	if err := os.WriteFile(empty, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		file, env, want string
+		none            bool // a host shows what it knows instead
+	}{
+		{empty, "", "kubeconfig: " + empty + " is empty or is no kubeconfig, expected clusters, contexts and users", false},
+		{"", empty, "no kubeconfig: KUBECONFIG names " + empty + ", which is missing, empty or no kubeconfig", true},
+		{"", empty + "x", "no kubeconfig: KUBECONFIG names " + empty + "x, which is missing, empty or no kubeconfig", true},
+	} {
+		t.Setenv("KUBECONFIG", tc.env)
+		_, err := Caller{Kubeconfig: tc.file}.Connect()
+		if err == nil || err.Error() != tc.want || errors.Is(err, ErrNoKubeconfig) != tc.none {
+			t.Errorf("--kubeconfig %q, KUBECONFIG=%q: %v, expected %s", tc.file, tc.env, err, tc.want)
+		}
+	}
+}

@@ -135,7 +135,7 @@ To undo: kubectl annotate node n1 lockkeeper.dev/request-
 `, `{"action":"reboot","reason":"leak","by":"ann"}`},
 		{"request again", "request", annotation(v1alpha1.AnnotationRequest, "reboot"), Options{}, "n1: a reboot is already requested, nothing changed.\n", "reboot"},
 		{"request now", "request --now", annotation(v1alpha1.AnnotationRequest, "reboot"), Options{},
-			`n1: a reboot is requested; its turn does not wait for windows, gates or settle.
+			`n1: a reboot is requested; its turn does not wait for windows, blackouts, gates or settle.
 The same with kubectl: kubectl annotate node n1 --overwrite 'lockkeeper.dev/request-now={"action":"reboot","by":"ann"}'
 To undo: kubectl annotate node n1 lockkeeper.dev/request-now-
 `, `{"action":"reboot","by":"ann"}`},

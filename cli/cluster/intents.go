@@ -148,7 +148,7 @@ func request(now bool) editor {
 		}
 		text := "a reboot is requested; it takes a turn like any other change"
 		if now {
-			text = "a reboot is requested; its turn does not wait for windows, gates or settle"
+			text = "a reboot is requested; its turn does not wait for windows, blackouts, gates or settle"
 		}
 		return edit{value: new(v1alpha1.FormatRecord(v1alpha1.Request{Action: "reboot", Reason: p.Reason, By: p.By})), text: text}, nil
 	}

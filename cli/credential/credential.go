@@ -84,7 +84,7 @@ type Credential struct {
 // Mint requests a token from the API server, or has a certificate signed, and returns it in
 // a kubeconfig. It also tests whether a token can renew itself. The only trace of a token
 // is its record in the API server's audit log. For a certificate, Mint may wait until ctx
-// ends. The error is kube.ErrNoKubeconfig if the caller has no credential.
+// ends. The error is that of [kube.Caller.NoKubeconfig] if the caller has no credential.
 func Mint(ctx context.Context, o Options) (Credential, error) {
 	if o.Namespace == "" {
 		o.Namespace = v1alpha1.DefaultLeaseNamespace
@@ -140,7 +140,7 @@ func load(caller kube.Caller) (*rest.Config, *clientcmdapi.Cluster, error) {
 		return nil, nil, fmt.Errorf("kubeconfig: %w", err)
 	}
 	if clientcmdapi.IsConfigEmpty(&raw) {
-		return nil, nil, kube.ErrNoKubeconfig
+		return nil, nil, caller.NoKubeconfig()
 	}
 	if contextName == "" {
 		contextName = raw.CurrentContext

@@ -127,7 +127,7 @@ func TestMintSaysWhatIsWrong(t *testing.T) {
 		{Options{Caller: kube.Caller{Kubeconfig: admin}, Lifetime: 366 * 24 * time.Hour}, "a lifetime of 366d, expected 1h to 365d"},
 		{Options{Caller: kube.Caller{Kubeconfig: admin, Context: "broken"}}, `kubeconfig: no context "broken" with a cluster`},
 		{Options{Caller: kube.Caller{Kubeconfig: admin, Context: "no-such"}}, `kubeconfig: no context "no-such" with a cluster`},
-		{Options{Caller: kube.Caller{Kubeconfig: empty}}, "no kubeconfig: none named by"},
+		{Options{Caller: kube.Caller{Kubeconfig: empty}}, "kubeconfig: " + empty + " is empty or is no kubeconfig"},
 		{Options{Caller: kube.Caller{Kubeconfig: empty + "x"}}, "kubeconfig: stat"},
 		{Options{Caller: kube.Caller{Kubeconfig: admin}, Server: "cluster.example"}, `the API server's address "cluster.example", expected https://HOST[:PORT]`},
 		{Options{Caller: kube.Caller{Kubeconfig: plain}}, `the API server's address "http://127.0.0.1:1", expected https://HOST[:PORT]`},

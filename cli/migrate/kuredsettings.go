@@ -131,7 +131,7 @@ var kuredSettings = []Setting{
 	{Program: "kured", Name: "reboot-method", How: "lockkeeper reboots through logind, which inhibitors and the kubelet's graceful shutdown can delay"},
 	{Program: "kured", Name: "reboot-command", How: "lockkeeper reboots through logind. What the command did before the reboot can be a hook of before-reboot"},
 	{Program: "kured", Name: "reboot-signal", How: "lockkeeper reboots through logind"},
-	{Program: "kured", Name: "lock-ttl", How: "not needed: there is no lock. A node that does not come back takes its slot until it does, or until `lockkeeper retry`"},
+	{Program: "kured", Name: "lock-ttl", How: "not needed: there is no lock. A node that does not come back takes its slot until it does, or until you delete the Node"},
 	{Program: "kured", Name: "prefer-no-schedule-taint", use: func(d *draft, v []string) (string, error) {
 		d.kured.taint = v[0]
 		return "", errors.New(taintHow)

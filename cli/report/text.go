@@ -240,7 +240,7 @@ func (r *Report) notes() []string {
 	switch {
 	case r.Stop == nil:
 	case r.Stop.NoLease:
-		lines = append(lines, "STOPPED: Lease "+c.Lease+" does not exist. Apply the manifests to continue.")
+		lines = append(lines, "STOPPED: Lease "+c.Lease+" does not exist. No turn begins or advances. `lockkeeper init` creates it and ends the stop.")
 	default:
 		text := ""
 		if r.Stop.Text != "" {

@@ -158,7 +158,7 @@ func (s *sim) tell(out *rollout.Outcome) {
 		case now != v1alpha1.ReasonNone:
 			s.note(i, "%s (%s)", now, strings.TrimPrefix(detail, "policy "+f.Name+": "))
 		case f.Wanting > 0:
-			s.note(i, "goes on")
+			s.note(i, "continues")
 		}
 		s.holds[i] = now
 	}

@@ -59,13 +59,13 @@ func (w *window) read(c *Config, t table) (policy.Window, Errors) {
 			errs = append(errs, &Error{File: t.file, Line: t.line, Key: k.Name, Got: "missing", Expected: strings.ReplaceAll(k.Bounds, "`", "") + ", such as " + k.Example})
 		}
 	}
-	if len(errs) > 0 {
-		return policy.Window{}, errs
-	}
 	compiled, problems := policy.ParseWindow(w.Window, time.LoadLocation)
 	for _, p := range problems {
 		field, _, _ := strings.Cut(p.Field, "[")
 		key := windowTable + "." + strings.Replace(field, "timeZone", "time_zone", 1)
+		if slices.ContainsFunc(errs, func(e *Error) bool { return e.Key == key }) {
+			continue // the value was not taken over
+		}
 		got, expected, _ := strings.Cut(p.Text, ", expected ")
 		errs = append(errs, &Error{File: t.file, Line: w.origins[key].line, Key: key, Got: clip(got), Expected: expected})
 	}

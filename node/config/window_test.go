@@ -66,6 +66,12 @@ func TestWindowMistakes(t *testing.T) {
 			"lockkeeper.toml:2: window.start: 1, expected a string in quotes; " +
 				"lockkeeper.toml:12: window.start: \"2:00\", expected a time of the day, 00:00 to 23:59; " +
 				"lockkeeper.toml:14: reboot.min_uptime: \"0s\", expected 1m to 1h"},
+		{"several in one", "[[window]]\nstart = \"25:00\"\n[[window]]\ndays = [\"Monday\"]\nstart = \"22:00\"\nduration = \"30h\"\ntime_zone = \"Mars/X\"\n",
+			"lockkeeper.toml:1: window.duration: missing, expected 10m to 24h, such as \"4h\"; " +
+				"lockkeeper.toml:2: window.start: \"25:00\", expected a time of the day, 00:00 to 23:59; " +
+				"lockkeeper.toml:4: window.days: \"Monday\", expected Mon, Tue, Wed, Thu, Fri, Sat or Sun; " +
+				"lockkeeper.toml:6: window.duration: \"30h\", expected 10m to 24h; " +
+				"lockkeeper.toml:7: window.time_zone: \"Mars/X\", expected a name of the IANA time zone database, such as Europe/Berlin or UTC"},
 		{"a header in a string", "paused = '''\n[[window]]\n'''\n[[window]]\n" + good + "[[window]]\nstart = \"\"\nduration = \"4h\"\n",
 			"lockkeeper.toml:1: paused: \"[[window]] \", expected one line of at most 256 bytes; " +
 				"lockkeeper.toml:8: window.start: \"\", expected a time of the day, 00:00 to 23:59"},

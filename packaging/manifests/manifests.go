@@ -97,6 +97,7 @@ const maxAudience = 256
 const (
 	intro = `# What lockkeeper needs in a cluster. Nothing of it runs: the kinds of its objects, a namespace, a Lease, and two identities' rights.
 # Apply it again after every upgrade of lockkeeper: kubectl apply leaves the Lease's holder, an emergency stop and all policies alone.
+# But it creates a Lease that is missing. If a user deleted the Lease to stop the cluster, that ends the stop.
 #
 `
 	introWithoutLease = `# What lockkeeper needs in a cluster, except the Lease. Nothing of it runs: the kinds of its objects, a namespace, and two identities'

@@ -132,7 +132,7 @@ var messageDocs = []messageDoc{
 		"nothing, as long as another host holds the Lease: `lockkeeper status` shows which one."},
 	{v1alpha1.MessageStopped, "The emergency stop is set",
 		"The Lease carries the emergency stop, or there is no Lease. Nothing is promoted, no host commits, and hosts that drain stop evicting. What was committed before continues.",
-		"find out who set it and why (@LOCKKEEPER_WHY@); `lockkeeper resume --cluster` ends it. A missing Lease comes back with the manifests."},
+		"find out who set it and why (@LOCKKEEPER_WHY@); `lockkeeper resume --cluster` ends it. If the Lease is missing, `lockkeeper init` creates it and ends the stop."},
 	{v1alpha1.MessageStopOver, "The emergency stop is over",
 		"The rollout continues.",
 		"nothing."},

@@ -76,7 +76,7 @@ var adminKeys = []keyDoc{
 		means:    "Requests a reboot that does not wait for the policy's windows.",
 		values:   "the same as for `request`.",
 		examples: []string{"reboot", `{"action":"reboot","reason":"security fix","by":"ada"}`},
-		effect: "It does not wait for the policy's gates and settle time either. It does wait for the budget, and for everything that stops " +
+		effect: "It does not wait for the policy's blackouts, gates and settle time either. It does wait for the budget, and for everything that stops " +
 			"a request: the emergency stop, a pause, a veto of the host, `maxFailed`, and the rule for the control plane. The record of the turn has `now: true`.",
 		command: "lockkeeper request reboot --now NODE",
 		set:     annotateNode + "lockkeeper.dev/request-now=reboot --overwrite", unset: annotateNode + "lockkeeper.dev/request-now-",

@@ -164,7 +164,7 @@ func TestFiles(t *testing.T) {
 func TestMetadata(t *testing.T) {
 	deb := artefact(dist(t), debForm, v1)
 	if got := mustRun(t, "dpkg-deb", "-f", deb, "Package", "Version", "Architecture", "Depends"); got !=
-		"Package: lockkeeper\nVersion: 1.2.3\nArchitecture: amd64\nDepends: systemd, default-dbus-system-bus | dbus-system-bus\n" {
+		"Package: lockkeeper\nVersion: 1.2.3\nArchitecture: amd64\nDepends: systemd (>= 247), default-dbus-system-bus | dbus-system-bus\n" {
 		t.Errorf("the deb says\n%s", got)
 	}
 	if got := mustRun(t, "dpkg-deb", "-I", deb, "conffiles"); got != "/etc/lockkeeper/lockkeeper.toml\n" {
