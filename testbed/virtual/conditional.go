@@ -45,6 +45,9 @@ func (c conditional) RoundTrip(r *http.Request) (*http.Response, error) {
 				c.host, r.Method, r.URL.Path, version, c.f.sinceRewind().Round(time.Second), c.f.Server.Revision())
 		}
 	}
+	if version := r.URL.Query().Get("resourceVersion"); version != "" && fromQuorum(r) {
+		c.f.problem("Quorum: %s: %s %s for version %s may be answered from a cache that is minutes old", c.host, r.Method, r.URL.Path, version)
+	}
 	if r.Method == http.MethodDelete && strings.Contains(r.URL.Path, "/pods/") && !c.f.mayForce(c.host) {
 		c.f.problem("Force: %s deletes %s, and no policy that applies to it has allowed that", c.host, r.URL.Path)
 	}
@@ -65,6 +68,13 @@ func (f *Fleet) allowForce(policy string, spec *v1alpha1.DisruptionPolicySpec) {
 // mayForce reports whether a policy has ever let the host delete pods. That it no longer does is not checked: hosts learn it late.
 func (f *Fleet) mayForce(host string) bool {
 	return f.forced.Load() || host == canaryHost && f.canaryForced.Load()
+}
+
+// fromQuorum reports whether the request is a read that has to come from the quorum. The API server in memory has no cache, so only the request
+// shows that it does not.
+func fromQuorum(r *http.Request) bool {
+	return r.Method == http.MethodGet && !r.URL.Query().Has("watch") &&
+		(strings.HasPrefix(r.URL.Path, "/api/v1/nodes") || strings.HasPrefix(r.URL.Path, leasesPath))
 }
 
 // precondition returns what the request has to name, or "".

@@ -334,6 +334,8 @@ func (f *Fleet) wrote(w apiserver.Write) {
 			f.judgeGrant(obj)
 		}
 		if m := f.machine(w.Name); m != nil {
+			old, _ := w.Old.(*corev1.Node)
+			m.judgeRequest(old, obj)
 			m.judge(obj)
 			m.judgePermission(obj, f.excuse(&w) != "")
 		}

@@ -27,6 +27,7 @@ type reads struct {
 	lease  time.Time            // when the last read of the Lease began that was answered
 	thawed time.Time            // when the processes were thawed last
 	calls  map[string]time.Time // when each call to reboot was sent, by [memhost.RebootFrom]
+	wanted time.Time            // until when something requested a reboot, if nothing does now
 }
 
 // fresh checks that a host's process commits only shortly after it has read the Lease.
@@ -140,6 +141,7 @@ func (m *Machine) happened(ev referee.HostEvent) {
 		if age := ev.Time.Sub(sent); known && age > mostAge+clockSlack {
 			m.f.problem("Fresh: %s: it reboots %v after the call", m.name, age.Round(time.Millisecond))
 		}
+		m.judgeWant("it reboots")
 	}
 	m.f.Judge.HostEvent(ev)
 }

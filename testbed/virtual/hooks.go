@@ -226,6 +226,21 @@ type accepted struct {
 // evictsAgain is how long the drain waits for an evicted pod to terminate before it evicts it again.
 const evictsAgain = 30 * time.Second
 
+// evictsWithin is how old the last read of the Lease may be when a host evicts a pod. It reads the Lease every 11 s, and waits 10 s for the answer.
+// The rest is for D-Bus calls in the same round that are slow.
+const evictsWithin = 40 * time.Second
+
+// evicts checks that the process evicts only while it reads the Lease again and again: otherwise it would not see an emergency stop.
+func (a *agentRun) evicts() {
+	m := a.m
+	m.mu.Lock()
+	age := time.Since(m.reads.lease)
+	m.mu.Unlock()
+	if age > evictsWithin && !a.killed() {
+		m.f.problem("Fresh: %s: it evicts a pod %v after its last read of the Lease", m.name, age.Round(time.Second))
+	}
+}
+
 // RoundTrip implements [http.RoundTripper].
 func (e evictions) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.Method != http.MethodPost || !strings.HasSuffix(r.URL.Path, "/eviction") || r.Body == nil {
@@ -248,6 +263,7 @@ func (e evictions) RoundTrip(r *http.Request) (*http.Response, error) {
 		f.problem("Evict: %s sends %s, which %s was told %v ago was accepted", e.a.root, r.URL.Path, first.by.root, ago)
 	}
 	sent := time.Now()
+	e.a.evicts()
 	resp, err := e.next.RoundTrip(r)
 	if err == nil && resp.StatusCode == http.StatusCreated && !e.a.killed() {
 		f.mu.Lock()

@@ -158,6 +158,7 @@ func (m *Machine) withdraw() {
 		m.cleanUp()
 		return
 	}
+	m.noteWant()
 	if err := m.mem.Engine().Reset(); err == nil {
 		m.mu.Lock()
 		m.expected = ""

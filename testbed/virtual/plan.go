@@ -226,15 +226,16 @@ type Shape struct {
 	// Clients are those of the hosts that have a FleetLock client.
 	Clients []string
 	Length  time.Duration
-	// Versions are the OS versions that update engines stage, in order; the fleet stages the first one. At least one.
+	// Versions are the OS versions that update engines stage, in order. At least one.
 	Versions []string
 	// Hostile allows hosts that lie and a thief with the coordinator's credential.
 	Hostile bool
 }
 
 // minFaults and maxFaults are how many faults a plan has, each order of magnitude as likely as the next: rare sequences need calm
-// around them, rare meetings a storm. The last burst may add mostAtOnce more.
-const minFaults, maxFaults, mostAtOnce = 100, 1200, 6
+// around them, rare meetings a storm. With a hundred faults or more, hardly any turn reaches its reboot before the quiet period, and no fault
+// that happens after a reboot lands. The last burst may add mostAtOnce more.
+const minFaults, maxFaults, mostAtOnce = 10, 1200, 6
 
 // NewPlan makes a plan from a seed. The same seed and shape make the same plan.
 func NewPlan(seed uint64, s Shape) Plan {

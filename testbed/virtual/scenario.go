@@ -176,7 +176,11 @@ func run(t *testing.T, o Options, p Plan, logged bool) (res Result) {
 			res.Reboots = f.Judge.Report().Reboots
 		}()
 		for _, host := range f.Hosts() {
-			f.Stage(host, versions[0])
+			if o.Apply == nil {
+				f.Stage(host, versions[0])
+			} else {
+				f.ChangeFile(host, "a", false)
+			}
 		}
 		calm := f.Start()
 		f.keepStaging()

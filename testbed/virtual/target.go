@@ -174,7 +174,11 @@ func (f *Fleet) AddSentinel(host string) {
 }
 
 // RemoveSentinel removes it.
-func (f *Fleet) RemoveSentinel(host string) { f.must(f.machine(host).mem.RemoveFile(sentinel)) }
+func (f *Fleet) RemoveSentinel(host string) {
+	m := f.machine(host)
+	m.noteWant()
+	f.must(m.mem.RemoveFile(sentinel))
+}
 
 // sentinel is a file that requests a reboot.
 const sentinel = "run/reboot-required"
