@@ -100,7 +100,7 @@ func (w *Watcher) Watch(key, root string, paths []string, below bool) (grew bool
 	err = conn.Control(func(fd uintptr) {
 		s.fd = int(fd)
 		for _, path := range paths {
-			s.path(root, path, 0)
+			s.path(root, path)
 		}
 		grew = w.replace(s.fd, key, s.dirs)
 	})

@@ -199,6 +199,32 @@ func TestTwoPathsToOneDirectory(t *testing.T) {
 	b.expect("a file in what was moved from one to the other", "bar")
 }
 
+// TestLinksThroughLinks checks that each link is watched that a path leads through, also one that only another link leads
+// through, and that ".." in a link's target is relative to where the kernel finds the link.
+func TestLinksThroughLinks(t *testing.T) {
+	b := newBench(t)
+	b.mkdir("etc")
+	b.mkdir("opt/releases/1/conf")
+	b.mkdir("opt/releases/2/conf")
+	b.write("opt/releases/1/conf/foo")
+	b.write("opt/releases/2/conf/foo")
+	b.mkdir("opt/releases/2/keys")
+	b.write("opt/releases/2/keys/bar")
+	b.symlink("../keys/bar", "opt/releases/2/conf/bar")
+	b.symlink("releases/1", "opt/current")
+	b.symlink("../opt/current/conf", "etc/app")
+	paths := []string{"/etc/app/foo", "/etc/app/bar"}
+	b.watch("foo", paths...)
+	b.reported() // drops the reports of what was created before
+	b.symlink("releases/2", "opt/next")
+	b.rename("opt/next", "opt/current")
+	b.expect("another release", "foo", paths...)
+	b.write("opt/releases/2/keys/bar")
+	b.expect("a file where a link of the release leads", "foo", paths...)
+	b.write("opt/releases/1/conf/foo")
+	b.expect("a file of the release before", "")
+}
+
 // TestGrew checks that the caller learns of directories that are new since its last call, because changes in them were
 // not reported.
 func TestGrew(t *testing.T) {
@@ -316,7 +342,7 @@ func TestErrors(t *testing.T) {
 			if c.s.fd == 0 {
 				c.s.fd = int(fd)
 			}
-			c.s.path(b.root, "/etc", 0)
+			c.s.path(b.root, "/etc")
 		}))
 		if (c.want == "") != (c.s.err == nil) || c.want != "" && !strings.Contains(c.s.err.Error(), c.want) {
 			t.Errorf("%v, expected %q", c.s.err, c.want)

@@ -17,7 +17,7 @@ import (
 const (
 	maxDirs    = 10_000
 	maxEntries = 40_000 // that are listed to find the directories among them
-	maxLinks   = 8      // that lead from one to the next
+	maxLinks   = 40     // that are followed for one path, as in Linux
 )
 
 // search finds the directories of a key's paths, and watches them.
@@ -64,35 +64,47 @@ func (s *search) watch(dir, name string) (first bool, err error) {
 // path watches each directory on the way to a path for the name that leads on, as far
 // as the way exists, and then what is there. Each is watched before the next is looked
 // for, so that one that comes at the same time is either found or reported.
-func (s *search) path(root, path string, links int) {
-	at := root
-	for name := range strings.SplitSeq(strings.Trim(filepath.Clean(path), "/"), "/") {
-		if name == "" {
-			continue // the path is the root itself
+//
+// It follows each link on the way itself. If the kernel followed it, a link that the first
+// one leads through could be replaced without a report.
+func (s *search) path(root, path string) {
+	at, names, links := "/", strings.Split(filepath.Clean(path), "/"), 0
+	dir := true // whether at is a directory
+	for len(names) > 0 {
+		name := names[0]
+		names = names[1:]
+		if name == "" || name == "." {
+			continue
 		}
-		_, err := s.watch(at, name)
+		if name == ".." { // in a link's target
+			at = filepath.Dir(at)
+			continue
+		}
+		_, err := s.watch(filepath.Join(root, at), name)
 		if gone(err) {
 			return
 		}
 		s.fail(at, err)
-		at = filepath.Join(at, name)
-	}
-	info, err := os.Lstat(at)
-	switch {
-	case err != nil:
-	case info.IsDir():
-		if s.below {
-			s.tree(at)
-		}
-	case info.Mode().Type() == fs.ModeSymlink && links < maxLinks:
-		target, err := os.Readlink(at)
-		if err != nil {
+		next := filepath.Join(at, name)
+		info, err := os.Lstat(filepath.Join(root, next))
+		if s.fail(next, err); err != nil {
 			return
 		}
-		if !filepath.IsAbs(target) {
-			target = filepath.Join(filepath.Dir(path), target)
+		if info.Mode().Type() != fs.ModeSymlink {
+			at, dir = next, info.IsDir()
+			continue
 		}
-		s.path(root, target, links+1)
+		target, err := os.Readlink(filepath.Join(root, next))
+		if links++; err != nil || links > maxLinks {
+			return
+		}
+		if filepath.IsAbs(target) {
+			at = "/"
+		}
+		names = append(strings.Split(target, "/"), names...)
+	}
+	if dir && s.below {
+		s.tree(filepath.Join(root, at))
 	}
 }
 
