@@ -259,6 +259,18 @@ func (c *Client) Skew() (ahead time.Duration, ok bool) {
 	return time.Duration(c.answers.skew.Load()), c.answers.dated.Load()
 }
 
+// server identifies the server, its certificate authority, and the account of the next request.
+func (c *Client) server() any { return c.conn.Load().over }
+
+// serverOf returns what identifies the server and the account of the client's next request; see
+// WatchOptions.Server. It returns nil if these never change.
+func serverOf(client API) func() any {
+	if c, ok := client.(*Client); ok && c != nil {
+		return c.server
+	}
+	return nil
+}
+
 // NodeName asks the API server for the user of the client's credential, and returns the
 // name in system:node:<name>.
 func NodeName(ctx context.Context, client API) (string, error) {

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
@@ -285,6 +286,74 @@ func TestHostsClientFollows(t *testing.T) {
 		if states[i] == states[i-1] {
 			t.Errorf("reported twice: %+v", states[i])
 		}
+	}
+}
+
+// cluster is an API server that has one Node, n1, and whose watches report nothing.
+func cluster(t *testing.T, version, uid string) *listener {
+	l := &listener{}
+	l.Server = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		if r.URL.Query().Has("watch") {
+			w.(http.Flusher).Flush()
+			<-r.Context().Done()
+			return
+		}
+		n := node("n1", uid, version)
+		n.TypeMeta = metav1.TypeMeta{Kind: "Node", APIVersion: "v1"}
+		json.NewEncoder(w).Encode(&corev1.NodeList{
+			TypeMeta: metav1.TypeMeta{Kind: "NodeList", APIVersion: "v1"}, ListMeta: metav1.ListMeta{ResourceVersion: version}, Items: []corev1.Node{*n},
+		})
+	}))
+	t.Cleanup(l.Close)
+	return l
+}
+
+// TestWatchFollowsToAnotherCluster checks that a host's watch lists again when the kubeconfig names another cluster. The
+// versions of the two clusters cannot be compared, and a watch does not report an object that does not change.
+func TestWatchFollowsToAnotherCluster(t *testing.T) {
+	one, other := cluster(t, "100", "a"), cluster(t, "200", "b")
+	path := filepath.Join(t.TempDir(), "kubelet.conf")
+	c := New(Options{Identity: v1alpha1.IdentityHost, Paths: []string{path}, Absent: "none", QPS: 100, Burst: 100})
+	write := func(text string) {
+		t.Helper()
+		must(t, os.WriteFile(path, []byte(text), 0o600))
+		c.read(time.Now())
+	}
+	write(one.with("x"))
+	client, err := c.Client()
+	must(t, err)
+	w := WatchNode(client, "n1", nil)
+	var running sync.WaitGroup
+	defer running.Wait()
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	running.Go(func() { w.Run(ctx) })
+	until := func(what string, is func() bool) {
+		t.Helper()
+		for end := time.Now().Add(10 * time.Second); !is(); time.Sleep(10 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("timed out waiting for %s: %v", what, w.Get("n1"))
+			}
+		}
+	}
+	watches := func() bool { w.mu.Lock(); defer w.mu.Unlock(); return !w.since.IsZero() }
+	until("the watch", watches)
+	// While a server refuses connections, the reflector repeats the watch and does not list.
+	time.Sleep(1500 * time.Millisecond) // it lists again after a watch of less than a second
+	one.CloseClientConnections()
+	one.Close()
+	until("the failure of the watch", func() bool { return w.Err() != nil })
+	write(other.with("x"))
+	until("the Node of the other cluster", func() bool { n := w.Get("n1"); return n != nil && n.UID == "b" && watches() })
+	// The same account with another token is in the same cluster.
+	now := time.Now()
+	write(other.with(token(now, now.Add(time.Hour))))
+	until("the watch with the account's token", watches)
+	before := client.server()
+	write(other.with(token(now, now.Add(2*time.Hour))))
+	if client.server() != before {
+		t.Error("another token of the same account counts as another server")
 	}
 }
 

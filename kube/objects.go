@@ -57,7 +57,7 @@ func FollowNodes(client API, changed func()) *NodeWatch {
 // Changed is called for every version, because a host waits for the next version at a check.
 func WatchNode(client API, name string, changed func()) *NodeWatch {
 	return NewWatch(client.CoreV1().Nodes(), WatchOptions[*corev1.Node, *corev1.Node]{
-		Name: "nodes", FieldSelector: named(name), Keep: stripOwn, Changed: changed,
+		Name: "nodes", FieldSelector: named(name), Keep: stripOwn, Changed: changed, Server: serverOf(client),
 	})
 }
 
@@ -194,7 +194,7 @@ func WatchPolicies[T any, Zones ~func(string) (*time.Location, error)](client *C
 	compile func(*v1alpha1.DisruptionPolicy, Zones) T, changed func()) *Policies[T] {
 	return &Policies[T]{client: client, Watch: NewWatch(policyResource{client}, WatchOptions[*v1alpha1.DisruptionPolicy, compiled[T]]{
 		Name: "policies", Same: func(was, is compiled[T]) bool { return sameSpec(was.obj, is.obj) }, Changed: changed,
-		NotServed: func(err error) bool { return errors.Is(err, ErrNotServed) },
+		NotServed: func(err error) bool { return errors.Is(err, ErrNotServed) }, Server: serverOf(client),
 		Keep: func(obj *v1alpha1.DisruptionPolicy) (compiled[T], bool) {
 			obj.ManagedFields, obj.Annotations = nil, nil
 			return compiled[T]{obj, compile(obj, time.LoadLocation)}, true

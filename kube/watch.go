@@ -72,6 +72,10 @@ type WatchOptions[O Object, T any] struct {
 	// NotServed reports whether the error of a list says that the API server does not
 	// serve the kind at all, so that there are no objects.
 	NotServed func(error) bool
+	// Server identifies the server and the account of the next request. When it changes, the
+	// Watch lists again: the objects and versions of one cluster mean nothing in another. If
+	// Server is nil, they never change.
+	Server func() any
 }
 
 // Watch holds the objects of one kind. It starts from a LIST from the quorum, and a watch
@@ -100,6 +104,7 @@ type Watch[O Object, T any] struct {
 	// is when the established watch began; zero if there is none.
 	current, since time.Time
 	fresh          bool // no watch has begun since the last list
+	server         any  // what Server returned before the last list
 
 	// stream is the established watch, heardAt when it brought something last, and silence
 	// the timer that restarts it. bookmarks is whether watches are known to bring bookmarks.
@@ -126,6 +131,9 @@ func NewWatch[L runtime.Object, O Object, T any](r Resource[L], o WatchOptions[O
 	}
 	if o.Rewound == nil {
 		o.Rewound = none
+	}
+	if o.Server == nil {
+		o.Server = func() any { return nil }
 	}
 	return &Watch[O, T]{
 		opts: o, held: map[string]entry[T]{}, watchFunc: r.Watch,
@@ -171,9 +179,22 @@ func (w *Watch[O, T]) Load(ctx context.Context) error {
 
 // list lists for the reflector, one page or all.
 func (w *Watch[O, T]) list(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+	server := w.opts.Server()
+	w.mu.Lock()
+	if o.Continue == "" {
+		w.server = server
+	}
+	moved := server != w.server
+	w.mu.Unlock()
+	if moved {
+		return nil, errMoved // the reflector begins the list again
+	}
 	list, _, err := w.ask(ctx, o)
 	return list, err
 }
+
+// errMoved makes the reflector list again.
+var errMoved = apierrors.NewResourceExpired("the kubeconfig names another server, certificate authority or account than before the list")
 
 // ask lists from the quorum, and returns the list and its version. The reflector would request
 // resourceVersion 0, which an API server answers from a cache that may be minutes old.
@@ -219,12 +240,17 @@ func VerifyList(list metav1.ListInterface) error {
 // nothing until the store reaches it, and the reflector would wait for hours. So
 // before each watch but the first after a list, watch asks for the store's version.
 // If the store is behind, the reflector lists again, and Replace sees that the list
-// is older than what was known.
+// is older than what was known. It also lists again if the list was another server's.
 func (w *Watch[O, T]) watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	server := w.opts.Server()
 	w.mu.Lock()
 	fresh := w.fresh
 	w.fresh = false
+	moved := server != w.server
 	w.mu.Unlock()
+	if moved {
+		return nil, errMoved
+	}
 	if !fresh {
 		_, now, err := w.ask(ctx, metav1.ListOptions{Limit: 1})
 		if err != nil {
@@ -243,6 +269,11 @@ func (w *Watch[O, T]) watch(ctx context.Context, o metav1.ListOptions) (watch.In
 		err = fmt.Errorf("watching %s: %w", w.opts.Name, err)
 		w.answered(ctx, err)
 		return nil, err
+	}
+	if w.opts.Server() != server { // the request may have reached either
+		stream.Stop()
+		cancel()
+		return nil, errMoved
 	}
 	w.mu.Lock()
 	w.since = time.Now()
