@@ -11,13 +11,16 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/godbus/dbus/v5"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/node/effect"
+	"lockkeeper.dev/lockkeeper/node/source"
 	"lockkeeper.dev/lockkeeper/node/step"
 	"lockkeeper.dev/lockkeeper/systemd"
+	"lockkeeper.dev/lockkeeper/updateengine"
 )
 
 // TestReadsBeforeACommit checks what a host reads before a commit, in which order, and what it knows then.
@@ -421,5 +424,71 @@ func TestHealthWithoutSystemd(t *testing.T) {
 	}
 	if got := h.unhealthy(t.Context(), []string{"a.service"}); !strings.Contains(got, "systemd does not say whether a.service is active") {
 		t.Errorf("with a unit: %q", got)
+	}
+}
+
+// failingEngine plays an update engine whose answers are errors.
+type failingEngine struct {
+	updateengine.Object
+	err error
+}
+
+func (f *failingEngine) Call(context.Context, string, ...any) ([]any, error) {
+	if f.err != nil {
+		return nil, f.err
+	}
+	return []any{int64(0), 0.0, "UPDATE_STATUS_IDLE", "", int64(0)}, nil
+}
+
+// TestNoTurnWithoutTheReadsOfACommit checks that a host has a veto while the reads before a commit fail for long, so that it
+// is granted no turn that it cannot carry out. A sentinel carries its plan.
+func TestNoTurnWithoutTheReadsOfACommit(t *testing.T) {
+	for name, c := range map[string]struct {
+		engine, systemd error
+		commits, turn   bool // whether it commits, and whether it takes a turn in the end
+	}{
+		"all answer":                       {commits: true, turn: true},
+		"update_engine does not run":       {engine: dbus.Error{Name: "org.freedesktop.DBus.Error.NameHasNoOwner"}, commits: true, turn: true},
+		"update_engine does not answer":    {engine: errors.New("no answer")},
+		"update_engine answers with error": {engine: dbus.Error{Name: "org.freedesktop.DBus.Error.AccessDenied"}},
+		"systemd does not answer":          {systemd: errors.New("no answer")},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			h, api, units := newMemoryHost(t, v1alpha1.StateDraining)
+			api.node.Annotations[v1alpha1.AnnotationHost] = v1alpha1.FormatRecord(v1alpha1.Host{
+				NodeUID: "uid", BootID: bootID, Protocol: v1alpha1.Protocol, Managed: true,
+			})
+			api.change()
+			must(t, h.view.Load(t.Context()))
+			object := &failingEngine{err: c.engine}
+			engine := updateengine.New(updateengine.Options{Object: object})
+			h.engine = source.NewEngine(engine, h.Units)
+			units.fails = c.systemd
+			// read does what the polls do, and observes.
+			read := func() step.Observation {
+				_, _ = engine.Read(t.Context())
+				_ = h.managers.Read(t.Context())
+				return h.observe(t.Context())
+			}
+			if o := read(); o.Veto != "" {
+				t.Errorf("%s, once: veto %q (%s)", name, o.Veto, o.VetoDetail)
+			}
+			time.Sleep(9 * time.Second)
+			if o := read(); o.Veto != "" {
+				t.Errorf("%s, for 9 s: veto %q (%s)", name, o.Veto, o.VetoDetail)
+			}
+			time.Sleep(time.Second)
+			o := read()
+			if err := h.read(t.Context(), step.ReadCommit); (err == nil) != c.commits {
+				t.Errorf("%s: the reads before the commit: %v", name, err)
+			}
+			if turn := o.Veto == ""; turn != c.turn || !turn && o.Veto != v1alpha1.ReasonSourceUnreadable {
+				t.Errorf("%s, for 10 s: veto %q (%s)", name, o.Veto, o.VetoDetail)
+			}
+			object.err, units.fails = nil, nil
+			if o := read(); o.Veto != "" {
+				t.Errorf("%s, and then all answer: veto %q (%s)", name, o.Veto, o.VetoDetail)
+			}
+		})
 	}
 }

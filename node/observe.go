@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -123,6 +124,9 @@ func (h *Host) reports(ctx context.Context, n *turn.Node) step.Reports {
 	}
 	r.Sentinels, r.SentinelsRead = h.sentinels.Present()
 	h.readPermission(&r)
+	if err := cmp.Or(h.engine.Unread(), h.managers.Unread(), h.sentinels.Unread()); err != nil {
+		r.Unread = err.Error()
+	}
 	r.HookStages, r.HooksRead = h.hookUnits.Stages()
 	if p := &r.Policies; p.Listed && p.Match.Reason == "" { // otherwise the watched paths and units do not change
 		paths, units := p.Match.Watches()

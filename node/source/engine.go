@@ -30,6 +30,8 @@ type Engine struct {
 
 	gone   bool // what systemd answered about the unit
 	goneAt time.Time
+
+	failing failing // its answers, or the lack of them, as Read takes them
 }
 
 // NewEngine makes an Engine, nil for a nil source.
@@ -94,6 +96,26 @@ func engineReport(r updateengine.Reading, before []v1alpha1.Change, gone bool) (
 
 func unknownOperation(r updateengine.Reading) error {
 	return fmt.Errorf("it is in operation %q, which is not known", r.Operation)
+}
+
+// Unread returns why [Engine.Read] has failed for some time, or nil.
+func (e *Engine) Unread() error {
+	if e == nil {
+		return nil
+	}
+	r := e.source.Latest()
+	if r.At.IsZero() {
+		return nil // it was not asked yet
+	}
+	err := r.Err
+	if _, known := r.RebootPending(); r.Presence == updateengine.Present && !known {
+		err = unknownOperation(r)
+	}
+	e.failing.set(err, r.At)
+	if err := e.failing.lasting(); err != nil {
+		return fmt.Errorf("update_engine: %w", err)
+	}
+	return nil
 }
 
 // Read asks the engine once more. It returns an error if the engine does not answer, or

@@ -57,9 +57,10 @@ type Managers struct {
 
 	reading chan struct{} // holds a value during a read: one at a time, so that the last one counts
 
-	mu     sync.Mutex
-	active []Manager
-	read   bool
+	mu      sync.Mutex
+	active  []Manager
+	read    bool
+	failing failing
 }
 
 // NewManagers makes Managers. owner returns the name of another program that owns the
@@ -76,6 +77,16 @@ func (m *Managers) Active() []Manager {
 	return m.active
 }
 
+// Unread returns why it has been unknown for some time which managers are active, or nil.
+func (m *Managers) Unread() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.failing.lasting(); err != nil {
+		return fmt.Errorf("other reboot managers: %w", err)
+	}
+	return nil
+}
+
 // Read reads which managers are active. After an error, Active returns what it did before.
 func (m *Managers) Read(ctx context.Context) error {
 	select {
@@ -85,6 +96,9 @@ func (m *Managers) Read(ctx context.Context) error {
 	}
 	defer func() { <-m.reading }()
 	active, err := m.find(ctx)
+	if err == nil || ctx.Err() == nil { // that the caller gave up says nothing
+		m.ended(err)
+	}
 	if err != nil {
 		return fmt.Errorf("looking for other reboot managers: %w", err)
 	}
@@ -107,6 +121,18 @@ func (m *Managers) Read(ctx context.Context) error {
 	}
 	m.Changed()
 	return nil
+}
+
+// ended records the result of a read.
+func (m *Managers) ended(err error) {
+	m.mu.Lock()
+	was := m.failing.lasting() != nil
+	m.failing.set(err, time.Now())
+	changed := was != (m.failing.lasting() != nil)
+	m.mu.Unlock()
+	if changed {
+		m.Changed()
+	}
 }
 
 func (m *Managers) find(ctx context.Context) ([]Manager, error) {

@@ -29,6 +29,7 @@ type Sentinels struct {
 	paths   []string
 	present []string
 	read    bool
+	failing failing
 }
 
 // NewSentinels makes Sentinels at absolute paths. Nothing is read before [Sentinels.Run].
@@ -51,6 +52,13 @@ func (s *Sentinels) Present() (paths []string, read bool) {
 	return s.present, s.read
 }
 
+// Unread returns why the sentinels could not be read for some time, or nil.
+func (s *Sentinels) Unread() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.failing.lasting()
+}
+
 // Read reads which sentinels exist. After an error, Present returns what it did before.
 func (s *Sentinels) Read() error {
 	s.reading.Lock()
@@ -58,28 +66,38 @@ func (s *Sentinels) Read() error {
 	s.mu.Lock()
 	paths := s.paths
 	s.mu.Unlock()
+	present, err := s.find(paths)
+	s.mu.Lock()
+	unread := s.failing.lasting() != nil
+	s.failing.set(err, time.Now())
+	changed := unread != (s.failing.lasting() != nil)
+	if err == nil {
+		changed = changed || !s.read || !slices.Equal(s.present, present)
+		s.present, s.read = present, true
+	}
+	s.mu.Unlock()
+	if changed {
+		s.Changed()
+	}
+	return err
+}
+
+// find returns those of the paths that exist.
+func (s *Sentinels) find(paths []string) (present []string, err error) {
 	r, err := hostfs.New(s.Root)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer r.Close()
-	var present []string
 	for _, path := range paths {
 		switch _, err := r.Lstat(path); {
 		case err == nil:
 			present = append(present, path)
 		case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENOTDIR):
-			return fmt.Errorf("sentinel: %w", err)
+			return nil, fmt.Errorf("sentinel: %w", err)
 		}
 	}
-	s.mu.Lock()
-	changed := !s.read || !slices.Equal(s.present, present)
-	s.present, s.read = present, true
-	s.mu.Unlock()
-	if changed {
-		s.Changed()
-	}
-	return nil
+	return present, nil
 }
 
 // Run reads the sentinels when one comes or goes, and every poll interval, until ctx ends.

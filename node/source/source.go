@@ -42,6 +42,38 @@ func (o *Options) poll(ctx context.Context, kick <-chan struct{}, pause time.Dur
 	}
 }
 
+// unreadFor is how long the reads of a source have to fail before that lasts. A service that
+// restarts is back before that.
+const unreadFor = 10 * time.Second
+
+// failing records since when the reads of a source fail. The zero value means that the last one
+// did not.
+type failing struct {
+	err         error // of the last read
+	since, last time.Time
+}
+
+// set records the result of a read that ended at that time.
+func (f *failing) set(err error, at time.Time) {
+	switch {
+	case err == nil:
+		*f = failing{}
+		return
+	case f.err == nil:
+		f.since = at
+	}
+	f.err, f.last = err, at
+}
+
+// lasting returns the error of the last read if reads have failed for unreadFor, otherwise nil. A
+// single read that failed does not last, however long ago it was.
+func (f *failing) lasting() error {
+	if f.err == nil || f.last.Sub(f.since) < unreadFor {
+		return nil
+	}
+	return f.err
+}
+
 // kick makes a poll read soon. It does not block.
 func kick(c chan<- struct{}) {
 	select {

@@ -32,6 +32,11 @@ type Reports struct {
 	HookStages []v1alpha1.State
 	HooksRead  bool
 
+	// Unread is why the reads before a commit have failed for some time, or "". They read
+	// more than these reports depend on: the engine has to answer also if it has reported
+	// no update, and it has to be known which other reboot managers are active.
+	Unread string
+
 	// Permission is what the FleetLock client has asked this process for.
 	Permission Permission
 
@@ -100,8 +105,12 @@ func (o *Observation) Combine(r *Reports) {
 			veto(p.Unread)
 		}
 	}
+	if r.Unread != "" {
+		veto(r.Unread) // as above
+	}
 	if r.EngineError != "" && s.Unconfirmed == "" {
-		// If the plan is the same without the update, no commit waits for the engine.
+		// If the plan is the same without the update, no commit waits for an engine that
+		// does not run.
 		rest := match.Plan(changes[len(r.Engine):])
 		if rest.Wants != s.Wants || rest.Drains != s.Drains {
 			s.Unconfirmed = "update_engine to answer: it reported an update that waits for a reboot, and does not confirm it now"

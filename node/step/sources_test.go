@@ -91,6 +91,18 @@ func TestCombine(t *testing.T) {
 		"a file that cannot be read, and an update": {reports: func(r *Reports) { r.Engine, r.FilesError = update("4.2"), "File /x cannot be read" }, wants: "reboot", drains: true,
 			veto: "SourceUnreadable", vetoDetail: "File /x cannot be read", changes: "OSUpdate@4.2"},
 
+		"the reads before a commit fail, and nothing": {reports: func(r *Reports) { r.Unread = "update_engine: no answer" }, wants: "nothing"},
+		"the reads before a commit fail, and a sentinel": {reports: func(r *Reports) { r.Unread, r.Sentinels = "update_engine: no answer", []string{"/run/s"} },
+			wants: "reboot", drains: true, veto: "SourceUnreadable", vetoDetail: "update_engine: no answer", changes: "Sentinel /run/s"},
+		"the reads before a commit fail, and a version is held back": {reports: func(r *Reports) {
+			r.Unread, r.Engine, r.Sentinels = "sentinel: no", update("9.1"), []string{"/run/s"}
+		}, wants: "reboot", drains: true, veto: "HeldBack", vetoDetail: "its plan would boot a version that a policy holds back", changes: "Sentinel /run/s"},
+		"the reads before a commit fail, and a file cannot be read": {reports: func(r *Reports) {
+			r.Unread, r.Engine, r.FilesError = "other reboot managers: no", update("4.2"), "File /x cannot be read"
+		}, wants: "reboot", drains: true, veto: "SourceUnreadable", vetoDetail: "File /x cannot be read", changes: "OSUpdate@4.2"},
+		"an engine that does not run, and a sentinel": {reports: func(r *Reports) { r.EngineError, r.Sentinels = "it does not run", []string{"/run/s"} }, node: published,
+			wants: "reboot", drains: true, changes: "Sentinel /run/s"},
+
 		"policies not read": {reports: func(r *Reports) { r.Policies = Policies{} }, missing: "policies: not read yet"},
 		"policies refused from the start": {reports: func(r *Reports) {
 			r.Policies = Policies{Error: "forbidden", Unread: "again: forbidden", UnreadVeto: true}
