@@ -158,6 +158,7 @@ func (s *schedule) observe(now time.Time, v snapshot) {
 		}
 		if e.verdict.Class != f.verdict.Class || f.verdict.Class == Block && e.verdict.Reason != f.verdict.Reason {
 			e.blocker, e.refused, e.budget = nil, time.Time{}, nil
+			e.goneBy = time.Time{} // of a deletion that is gone: the API server's store was set back
 		}
 		if (e.unready == "") != (f.unready == "") {
 			e.budget = nil // it applies other rules now

@@ -133,6 +133,24 @@ func TestClockOfTheAPIServer(t *testing.T) {
 	}
 }
 
+// TestDeletedAgain: a pod whose deletion was lost, because the API server's store was set back, has its whole grace period when
+// it is deleted again.
+func TestDeletedAgain(t *testing.T) {
+	const grace = 30 * time.Second
+	web, dns := named("web"), named("dns")
+	web.grace, dns.priority = grace, systemCritical
+	s := scheduleOf(8, nil, web, dns)
+	for _, at := range []time.Time{start, start.Add(10 * time.Minute)} {
+		gone := web
+		gone.verdict, gone.deadline, gone.deletionGrace = Verdict{Wait, Terminating}, at.Add(grace), new(grace)
+		s.observe(at, snapshot{pods: []facts{gone, dns}, synced: true})
+		if _, leaves := s.next(at.Add(grace)); leaves || s.progress(at.Add(grace)).Blocked != 0 {
+			t.Errorf("deleted at %v: blocked within its grace period", at.Sub(start))
+		}
+		s.observe(at.Add(time.Second), snapshot{pods: []facts{web, dns}, synced: true})
+	}
+}
+
 // TestCriticalPodsLeaveLast: a critical pod is evicted once all others are gone, or have been blocked for 30 s by more
 // than an API server that does not answer.
 func TestCriticalPodsLeaveLast(t *testing.T) {
