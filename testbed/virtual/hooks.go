@@ -230,13 +230,15 @@ const evictsAgain = 30 * time.Second
 // The rest is for D-Bus calls in the same round that are slow.
 const evictsWithin = 40 * time.Second
 
-// evicts checks that the process evicts only while it reads the Lease again and again: otherwise it would not see an emergency stop.
+// evicts checks that the process evicts only while it reads the Lease again and again: otherwise it would not see an emergency stop. A frozen
+// process has not really sent it, and what it was reading may take as long after that as a read may.
 func (a *agentRun) evicts() {
 	m := a.m
 	m.mu.Lock()
 	age := time.Since(m.reads.lease)
+	thawed := time.Since(m.reads.thawed) <= mostAge+clockSlack
 	m.mu.Unlock()
-	if age > evictsWithin && !a.killed() {
+	if age > evictsWithin && !thawed && a.frozen() == nil && !a.killed() {
 		m.f.problem("Fresh: %s: it evicts a pod %v after its last read of the Lease", m.name, age.Round(time.Second))
 	}
 }

@@ -147,3 +147,28 @@ func TestHookViolations(t *testing.T) {
 		})
 	}
 }
+
+// TestEvictionsOfAFrozenProcess checks that a process is not blamed for what it could not read while it was frozen, and later is.
+func TestEvictionsOfAFrozenProcess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := New(t.TempDir(), Options{Hosts: 1})
+		defer f.Close()
+		m := f.machine("n1")
+		a := m.agents[0]
+		f.Freeze("n1")
+		time.Sleep(evictsWithin + time.Second)
+		a.evicts()
+		f.Thaw("n1")
+		a.evicts()
+		if why := f.Verdict(); why != "" {
+			t.Error(why)
+		}
+		m.mu.Lock()
+		m.reads.thawed, m.reads.lease = time.Now().Add(-time.Minute), time.Now().Add(-evictsWithin-time.Second)
+		m.mu.Unlock()
+		a.evicts()
+		if why := f.Verdict(); !strings.Contains(why, "Fresh: n1: it evicts") {
+			t.Errorf("the verdict is %q", why)
+		}
+	})
+}
