@@ -75,7 +75,7 @@ func (o *Observation) check(act Effect) (Decision, bool) {
 		return o.refuse(v1alpha1.ReasonPlanChanged), false
 	case (act == DoReboot || act == DoApply) && o.Fresh.Evictable > 0:
 		// They tolerate the cordon, or were bound before it.
-		return Decision{Do: DoDrain, Detail: fmt.Sprintf("%d pods that came after the drain", o.Fresh.Evictable)}, false
+		return Decision{Do: DoDrain, Detail: fmt.Sprintf("%d pods that came after the drain", o.Fresh.Evictable), Again: true}, false
 	}
 	return Decision{}, true
 }
