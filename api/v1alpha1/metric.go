@@ -87,8 +87,10 @@ const (
 	FleetLockNotYet    = "not_yet"   // it is not the host's turn, or the host is not drained yet
 	FleetLockRefused   = "refused"   // the request is not valid, or another client's
 
-	// WaitsForNothing is the reason of a host that waits for none.
+	// WaitsForNothing is the reason of a host that waits for none. WaitsForUnknown is that of one
+	// that waits for a reason that lockkeeper does not know.
 	WaitsForNothing = "None"
+	WaitsForUnknown = "unknown"
 	// PolicyValid and PolicyInvalid: whether a policy can be understood.
 	PolicyValid   = "true"
 	PolicyInvalid = "false"
@@ -132,7 +134,7 @@ var metricDocs = []MetricDoc{
 	{MetricHealthy, Gauge, "", nil, false, "1 while /healthz answers 200, 0 while it answers 503"},
 	{MetricHostState, Gauge, "", []string{"state"}, false, "Always 1; the label is the state of this host's Node as the host sees it"},
 	{MetricHostWants, Gauge, "", []string{"wants"}, false, "Always 1; the label is what this host wants, unknown until every source was read in this boot"},
-	{MetricHostWaiting, Gauge, "", []string{"reason"}, false, "1 while this host waits for something, otherwise 0; the label is the reason, or None"},
+	{MetricHostWaiting, Gauge, "", []string{"reason"}, false, "1 while this host waits for something, otherwise 0; the label is the reason, None, or unknown for a reason that this version does not know"},
 	{MetricHostTransition, Gauge, "seconds since 1970", nil, false, "When this host began what it does, or to wait for what it waits for, now"},
 	{MetricHostTurn, Gauge, "seconds since 1970", nil, false, "When this host's present turn began, by the coordinator's clock. Absent outside of a turn"},
 	{MetricHostStage, Gauge, "seconds since 1970", nil, false, "When the present stage of this host's turn began, by the coordinator's clock. Absent outside of a turn"},

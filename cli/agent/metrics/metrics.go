@@ -276,7 +276,7 @@ func (c *collection) host(h local.Host) {
 	if h.Waits == v1alpha1.ReasonNone {
 		c.of(v1alpha1.MetricHostWaiting, 0, v1alpha1.WaitsForNothing)
 	} else {
-		c.of(v1alpha1.MetricHostWaiting, 1, string(h.Waits))
+		c.of(v1alpha1.MetricHostWaiting, 1, reasonLabel(h.Waits))
 	}
 	if h.Since.IsZero() {
 		h.Since = c.now
@@ -308,6 +308,15 @@ func stateLabel(s v1alpha1.State) string {
 		return "unknown"
 	}
 	return s.String()
+}
+
+// reasonLabel is a reason as a label. A reason that this version does not know has no series of
+// its own either: a host that waits for its turn repeats the Node's label held.
+func reasonLabel(r v1alpha1.Reason) string {
+	if r.Doc().Reason == "" {
+		return v1alpha1.WaitsForUnknown
+	}
+	return string(r)
 }
 
 func (c *collection) credential(s *kube.State) {

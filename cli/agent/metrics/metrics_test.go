@@ -89,6 +89,20 @@ func want(t *testing.T, have []string, lines ...string) {
 
 func in(s v1alpha1.State) turn.Node { return turn.Node{Keys: v1alpha1.Keys{State: s}} }
 
+// TestWaitingForUnknownReasons checks that what another user writes to the Node's label held, which the host repeats, makes no
+// series.
+func TestWaitingForUnknownReasons(t *testing.T) {
+	f := &facts{}
+	m := New("v1.2.3")
+	m.Watch(f.sources())
+	for held, label := range map[v1alpha1.Reason]string{
+		v1alpha1.ReasonBudget: "Budget", v1alpha1.ReasonNoCoordinator: "NoCoordinator", "Anything": "unknown", "anything.else_7": "unknown", "None": "unknown",
+	} {
+		f.host.Waits = held
+		want(t, look(t, m), `lockkeeper_host_waiting{reason="`+label+`"} 1`)
+	}
+}
+
 func TestValues(t *testing.T) {
 	f := &facts{}
 	m := New("v1.2.3")
