@@ -33,6 +33,8 @@ type HookStages struct {
 	units HookSystemd
 	wake  func()
 
+	reading chan struct{} // holds a value during a read: one at a time, so that the last one counts
+
 	mu     sync.Mutex
 	stages []v1alpha1.State
 	read   bool
@@ -41,12 +43,18 @@ type HookStages struct {
 // NewHookStages returns a HookStages that has read nothing yet. It calls wake when the
 // stages change; wake must not block.
 func NewHookStages(units HookSystemd, wake func()) *HookStages {
-	return &HookStages{units: units, wake: wake}
+	return &HookStages{units: units, wake: wake, reading: make(chan struct{}, 1)}
 }
 
 // Read asks systemd which stages have units. If systemd does not answer, the stages stay
 // as they were read before.
 func (k *HookStages) Read(ctx context.Context) error {
+	select {
+	case k.reading <- struct{}{}:
+	case <-ctx.Done():
+		return fmt.Errorf("waiting to read the hook units: %w", context.Cause(ctx))
+	}
+	defer func() { <-k.reading }()
 	var stages []v1alpha1.State
 	for _, s := range v1alpha1.States() {
 		if !s.HookStage() {

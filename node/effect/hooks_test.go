@@ -102,6 +102,49 @@ var (
 	tenMinutes     = HookLimit{Timeout: 10 * time.Minute, Abort: true}
 )
 
+// slowUnits plays a systemd that the first read asks while there are no hook units, and which answers it late.
+type slowUnits struct {
+	HookSystemd
+	mu     sync.Mutex
+	wanted []string
+	late   bool
+}
+
+func (u *slowUnits) Wanted(context.Context, string) ([]string, error) {
+	u.mu.Lock()
+	answer, late := u.wanted, u.late
+	u.late = false
+	u.mu.Unlock()
+	if late {
+		time.Sleep(time.Second)
+	}
+	return answer, nil
+}
+
+// TestHookStagesOfTheLastRead checks that a read that began before another one does not replace its result.
+func TestHookStagesOfTheLastRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := &slowUnits{late: true}
+		k := NewHookStages(u, func() {})
+		var first sync.WaitGroup
+		first.Go(func() { _ = k.Read(t.Context()) })
+		synctest.Wait()
+		u.mu.Lock()
+		u.wanted = []string{"a.service"} // an admin has enabled a hook unit for the stages that come
+		u.mu.Unlock()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		_ = k.Read(ctx)
+		if err := k.Read(t.Context()); err != nil {
+			t.Error(err)
+		}
+		first.Wait()
+		if stages, _ := k.Stages(); len(stages) != 3 {
+			t.Errorf("stages %v, expected all that have hooks", stages)
+		}
+	})
+}
+
 func TestHooksAreSeen(t *testing.T) {
 	u := &unitsOf{wanted: map[string][]string{
 		"lockkeeper-before-uncordon.target": {"a.service"}, "lockkeeper-before-drain.target": {"b.service"}, "lockkeeper-draining.target": {"c.service"},
