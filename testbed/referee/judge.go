@@ -120,8 +120,9 @@ var ofHosts = []Rule{
 	Budget, ControlPlane, Commit, Fence, Paused, Cancelled, Drain, Reboot, RebootTwice, Cordon, Mark, Uncordon, LeftCordoned, Evict, Released,
 }
 
-// ofBudgets are the rules that only the coordinator enforces. A thief with its credential can grant every host its turn.
-var ofBudgets = []Rule{Budget, Overgrant, ControlPlane}
+// ofCoordinators are the rules that only the coordinator enforces. A thief with its credential can grant every host its turn, and take a turn
+// that has rebooted its host back to a stage before that.
+var ofCoordinators = []Rule{Budget, Overgrant, ControlPlane, RebootTwice}
 
 func (a *Attack) lies(node string) bool { return slices.Contains(a.Liars, node) }
 
@@ -130,8 +131,8 @@ func (a *Attack) excuses(rule Rule, node string) string {
 	switch {
 	case a.lies(node) && slices.Contains(ofHosts, rule):
 		return "its host lies"
-	case a.Thief && slices.Contains(ofBudgets, rule):
-		return "a thief grants turns"
+	case a.Thief && slices.Contains(ofCoordinators, rule):
+		return "a thief grants turns and writes states"
 	}
 	return ""
 }
