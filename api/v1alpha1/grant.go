@@ -188,6 +188,14 @@ func ParseGrant(s string) (*Grant, error) {
 	if !g.Wants.Known() {
 		return nil, fmt.Errorf("wants: %q, expected nothing, apply, drain or reboot", clip(string(g.Wants)))
 	}
+	// Shells complete these names, and messages have them in commands. No schema checks a grant.
+	for _, stage := range []State{StateBeforeDrain, StateBeforeReboot, StateBeforeUncordon} {
+		for _, h := range g.Terms.Hooks(stage) {
+			if err := ValidateHookName(h.Name); err != nil {
+				return nil, fmt.Errorf("terms: %s: %w", stage, err)
+			}
+		}
+	}
 	return g, nil
 }
 

@@ -168,7 +168,7 @@ func HookName(key string) (string, bool) { return strings.CutPrefix(key, HookPre
 // [A-Za-z0-9_.-], beginning and ending with a letter or digit.
 func ValidateHookName(name string) error {
 	if errs := validation.IsQualifiedName(HookAnnotation(name)); len(errs) > 0 {
-		return fmt.Errorf("hook name %q: %s", name, strings.Join(errs, "; "))
+		return fmt.Errorf("hook name %q: %s", clip(name), strings.Join(errs, "; "))
 	}
 	return nil
 }

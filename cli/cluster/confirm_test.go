@@ -3,6 +3,7 @@ package cluster
 import (
 	"bytes"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -137,5 +138,27 @@ func TestConfirmReadsAgain(t *testing.T) {
 	s, _, _ = faulty(t, []error{errors.New("connection reset")}, newWorld(t).add("n1", awaiting(v1alpha1.StateBeforeDrain, "t1")))
 	if _, err := confirm(t, s, "storage"); err == nil || !strings.Contains(err.Error(), "the outcome of the write is unknown") {
 		t.Errorf("no answer: %v", err)
+	}
+}
+
+// TestHookNames reads the names that a shell completes. No schema checks those in a grant, and a shell may expand them.
+func TestHookNames(t *testing.T) {
+	names := func(first string) []string {
+		n := newWorld(t).add("n1", awaiting(v1alpha1.StateBeforeDrain, "t1"))
+		n.Annotations[v1alpha1.AnnotationGrant] = strings.Replace(n.Annotations[v1alpha1.AnnotationGrant], `"storage"`, `"`+first+`"`, 1)
+		s, _, _ := faulty(t, nil, n)
+		names, err := s.HookNames(t.Context(), "n1")
+		if err != nil {
+			t.Error(err)
+		}
+		return names
+	}
+	if got := names("storage"); !slices.Equal(got, []string{"storage", "cache"}) {
+		t.Errorf("%q", got)
+	}
+	for _, hostile := range []string{"$(reboot)", "`reboot`", "a b", `\u001b[2J`, ""} {
+		if got := names(hostile); len(got) > 0 {
+			t.Errorf("%q with %q in the grant", got, hostile)
+		}
 	}
 }

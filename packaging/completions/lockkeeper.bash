@@ -11,6 +11,10 @@ _lockkeeper() {
 		type compopt &>/dev/null && compopt -o filenames 2>/dev/null
 		return
 	fi
-	mapfile -t COMPREPLY < <(compgen -W "${offers[*]}" -- "$cur")
+	# compgen -W would expand the words, and so run a command that is in one of them.
+	COMPREPLY=()
+	for line in "${offers[@]}"; do
+		[[ $line != "$cur"* ]] || COMPREPLY+=("$line")
+	done
 } &&
 	complete -F _lockkeeper lockkeeper
