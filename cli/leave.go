@@ -195,7 +195,7 @@ func leaveThisHost(c *urfave.Context, timeout time.Duration) error {
 		fmt.Fprintf(c.App.Writer, "%s has left. To undo while lockkeeper is installed: %s\n", s.Node, undo)
 		return nil
 	case ctx.Err() != nil && c.Context.Err() == nil:
-		fmt.Fprintf(c.App.ErrWriter, "lockkeeper: timed out after %s; %s has not left: %s\nlockkeeper: %s\n", short(timeout), s.Node, s.Line, elsewhere)
+		fmt.Fprintf(c.App.ErrWriter, "lockkeeper: timed out after %s; %s has not left: %s\nlockkeeper: %s\n", short(timeout), s.Node, page.Visible(s.Line), elsewhere)
 		if s.Cordoned {
 			fmt.Fprintf(c.App.ErrWriter, "lockkeeper: the node is cordoned; if lockkeeper cordoned it, it stays so until you run: kubectl uncordon %s\n", s.Node)
 		}
@@ -219,7 +219,7 @@ func waitUntilLeft(ctx context.Context, dir string, say func(line string)) (s lo
 			return s, nil
 		}
 		if s.Line != last {
-			say(s.Line)
+			say(page.Visible(s.Line)) // with the reason of a pause, which another user wrote
 			last = s.Line
 		}
 		select {

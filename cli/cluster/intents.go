@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/cli/page"
 	"lockkeeper.dev/lockkeeper/node/turn"
 )
 
@@ -90,7 +91,7 @@ var Intents = []Intent{
 		edit: func(n *turn.Node, _ *v1alpha1.Intent) (edit, error) {
 			id, text, err := clearable(n)
 			if err == nil && n.Retry == id {
-				return edit{same: true, text: fmt.Sprintf("turn %s is already cleared", id)}, nil
+				return edit{same: true, text: fmt.Sprintf("turn %s is already cleared", page.Cell(id))}, nil
 			}
 			return edit{value: &id, text: text}, err
 		},
@@ -194,7 +195,8 @@ func clearable(n *turn.Node) (id, text string, err error) {
 		case l.Result != v1alpha1.ResultFailed && l.Result != v1alpha1.ResultBackedOut:
 			return "", "", fmt.Errorf("nothing to retry: the last turn of %s ended as %s; only Failed and BackedOut hold a node", n.Name, l.Result)
 		}
-		return l.Turn, fmt.Sprintf("turn %s, which ended as %s (%s), is cleared; the node may get another turn", l.Turn, l.Result, l.Reason), nil
+		return l.Turn, fmt.Sprintf("turn %s, which ended as %s (%s), is cleared; the node may get another turn",
+			page.Cell(l.Turn), l.Result, page.Cell(string(l.Reason))), nil
 	}
 	failed := n.HasAck(n.State) && n.Ack.Report == v1alpha1.ReportFailed
 	held := n.Held == v1alpha1.ReasonFailed || n.Held == v1alpha1.ReasonOverdue

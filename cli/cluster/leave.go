@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/cli/page"
 	"lockkeeper.dev/lockkeeper/cli/report"
 	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/lifecycle"
@@ -63,7 +64,7 @@ func (s *Source) LeaveUnreleased(ctx context.Context, node string) error {
 		return err
 	}
 	if r.NoRelease() == "" {
-		return fmt.Errorf("an instance on %s releases nodes (Lease %s); without --without-coordinator, leave waits for it", r.Coordinator.Node, r.Coordinator.Lease)
+		return fmt.Errorf("an instance on %s releases nodes (Lease %s); without --without-coordinator, leave waits for it", page.Cell(r.Coordinator.Node), r.Coordinator.Lease)
 	}
 	for range leaveWrites {
 		left, err := s.finishLeaving(ctx, node, func(n *turn.Node) (bool, error) {
