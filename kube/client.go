@@ -61,7 +61,11 @@ func newClient(conn *connection, credential *Credential, a *answers, qps float32
 	c = &Client{credential: credential, answers: a}
 	c.ctx, c.end = context.WithCancelCause(context.Background())
 	c.conn.Store(conn)
-	c.http = &http.Client{Transport: roundTripper(func(r *http.Request) (*http.Response, error) { return c.conn.Load().RoundTrip(r) })}
+	c.http = &http.Client{
+		Transport: roundTripper(func(r *http.Request) (*http.Response, error) { return c.conn.Load().RoundTrip(r) }),
+		// The API server redirects no request. To follow a redirect is to repeat a write, or to send a GET in its place.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
 	c.config = &rest.Config{
 		Host: conn.base.Scheme + "://" + conn.base.Host, // the connection knows the path
 		ContentConfig: rest.ContentConfig{

@@ -47,6 +47,9 @@ type gone string
 // list is a list with the Node n1 at these resourceVersions.
 type list []string
 
+// redirect is the answer of a proxy that redirects to the same path, with this code.
+type redirect int
+
 // said is a Status with this code and message.
 type said struct {
 	code    int
@@ -114,6 +117,8 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		write(a.code, metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Code: int32(a.code), Message: a.message})
 	case cut:
 		panic(http.ErrAbortHandler)
+	case redirect:
+		http.Redirect(w, r, r.URL.String(), int(a))
 	case html:
 		w.WriteHeader(int(a))
 		fmt.Fprint(w, "<html>a proxy's page</html>")
@@ -196,6 +201,10 @@ func TestWrite(t *testing.T) {
 		"408": {[]any{408}, Unknown, "", one}, "500": {[]any{500}, Unknown, "", one}, "502": {[]any{502}, Unknown, "", one},
 		"503": {[]any{503}, Unknown, "", one}, "504": {[]any{504}, Unknown, "", one}, "no answer": {[]any{cut{}}, Unknown, "", one},
 		"403 of a proxy": {[]any{html(403)}, Unknown, "", one}, "502 of a proxy": {[]any{html(502)}, Unknown, "", one},
+		// The first three codes turn a PATCH into a GET, whose answer looks like that of the PATCH. The others repeat it.
+		"301 of a proxy": {[]any{redirect(301), "10"}, Unknown, "", one}, "302 of a proxy": {[]any{redirect(302), "10"}, Unknown, "", one},
+		"303 of a proxy": {[]any{redirect(303), "10"}, Unknown, "", one}, "307 of a proxy": {[]any{redirect(307), 409, "11"}, Unknown, "", one},
+		"308 of a proxy":                       {[]any{redirect(308), 409, "11"}, Unknown, "", one},
 		"200 of a proxy":                       {[]any{html(200)}, Unknown, "", one},
 		"200 of a proxy, in JSON":              {[]any{text(`{"status":"ok"}`)}, Unknown, "", one},
 		"200 with a Status":                    {[]any{text(`{"kind":"Status","apiVersion":"v1","status":"Success"}`)}, Unknown, "", one},
