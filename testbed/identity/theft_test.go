@@ -101,8 +101,13 @@ func TestStolenWorker(t *testing.T) {
 		t.Error("the agent's token is not valid any more: deleting the Node is enough for it")
 	}
 
-	// So it does.
+	// So it does. And it keeps the Node and the pod from being deleted: NodeRestriction lets a kubelet write their finalizers.
 	_, err = thief.CoreV1().Nodes().Create(ctx, newNode("id-stolen", nil, nil), metav1.CreateOptions{})
+	must(t, err)
+	const keep = `{"metadata":{"finalizers":["example.com/keep"]}}`
+	_, err = thief.CoreV1().Nodes().Patch(ctx, "id-stolen", types.MergePatchType, []byte(keep), metav1.PatchOptions{})
+	must(t, err)
+	_, err = thief.CoreV1().Pods("default").Patch(ctx, pod.Name, types.MergePatchType, []byte(keep), metav1.PatchOptions{}, "status")
 	must(t, err)
 	env := []string{"STOLEN=id-stolen"}
 	defer func() {
@@ -117,6 +122,9 @@ func TestStolenWorker(t *testing.T) {
 		if err := do(ctx, thief); refusedBy(err) != policyLayer+"stolen-workers" {
 			t.Errorf("after the commands of the document, %s: %v", name, err)
 		}
+	}
+	if _, err := admin.CoreV1().Nodes().Get(ctx, "id-stolen", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("after the commands of the document, the Node is still there: %v", err)
 	}
 	// Admission judges writes alone.
 	must(t, getLease(ctx, thief))
