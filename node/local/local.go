@@ -24,7 +24,9 @@ const Dir = "/run/lockkeeper"
 const (
 	statusFile = "status.json"
 	lockFile   = "lock"
-	maxStatus  = 256 << 10 // bytes; the host's changes have a much lower bound
+	// maxStatus bounds the status, in bytes. A pause or a stop has a reason of up to 256 KiB. The status has it twice, and JSON may take six
+	// bytes for one.
+	maxStatus = 4 << 20
 )
 
 // Status is everything that the running process reports about itself. `systemctl status`, the

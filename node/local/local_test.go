@@ -247,3 +247,17 @@ func TestOfflineKeepsTheNewest(t *testing.T) {
 		t.Errorf("read %v, %v", got, err)
 	}
 }
+
+// TestLongTexts reads a status with the longest reason that a pause or a stop can have. An object has at most 256 KiB of annotations, and
+// another user writes them. A host whose status cannot be read does not leave when its package is removed.
+func TestLongTexts(t *testing.T) {
+	dir := t.TempDir()
+	for _, c := range []string{"x", "<", "\x1b"} {
+		text := strings.Repeat(c, 256<<10)
+		s := Status{Line: text, Host: Host{Detail: text}}
+		must(t, Write(dir, s))
+		if got, err := Read(dir); err != nil || got.Detail != text || got.Line != text {
+			t.Errorf("%q: %d bytes, %d bytes, %v", c, len(got.Detail), len(got.Line), err)
+		}
+	}
+}
