@@ -3,6 +3,7 @@ package coordinator
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"sync"
 
@@ -107,6 +108,9 @@ func (t reportingLeases) Leases(namespace string) coordinationclient.LeaseInterf
 	return reportingLease{t.LeasesGetter.Leases(namespace), t.read}
 }
 
+// errNotLease is the error of an answer that is not the Lease that was read or written. client-go accepts any JSON object as the Lease.
+var errNotLease = errors.New("the answer is not this Lease; does a proxy answer in the API server's place?")
+
 type reportingLease struct {
 	coordinationclient.LeaseInterface
 	read func(*coordinationv1.Lease)
@@ -115,6 +119,9 @@ type reportingLease struct {
 // Get gets a Lease.
 func (t reportingLease) Get(ctx context.Context, name string, o metav1.GetOptions) (*coordinationv1.Lease, error) {
 	lease, err := t.LeaseInterface.Get(ctx, name, o)
+	if err == nil && lease.Name != name {
+		return nil, errNotLease
+	}
 	if err == nil {
 		t.read(lease.DeepCopy()) // the lock writes on the one that it was given
 	}
@@ -124,6 +131,9 @@ func (t reportingLease) Get(ctx context.Context, name string, o metav1.GetOption
 // Update updates a Lease.
 func (t reportingLease) Update(ctx context.Context, lease *coordinationv1.Lease, o metav1.UpdateOptions) (*coordinationv1.Lease, error) {
 	now, err := t.LeaseInterface.Update(ctx, lease, o)
+	if err == nil && (now.Name != lease.Name || holderOf(now) != holderOf(lease)) {
+		return nil, errNotLease
+	}
 	if err == nil {
 		t.read(now.DeepCopy())
 	}

@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"reflect"
 	"time"
@@ -180,6 +181,10 @@ func (h *Host) readLease(ctx context.Context) (step.Lease, error) {
 	l, err := h.client.CoordinationV1().Leases(h.LeaseNamespace).Get(ctx, h.LeaseName, metav1.GetOptions{})
 	if kube.NoLease(err, h.LeaseName) {
 		return step.Lease{}, nil // a missing Lease is a stop, not a failure
+	}
+	if err == nil && l.Name != h.LeaseName {
+		// client-go accepts any JSON object as the Lease. One without the annotation of the stop would keep a drain going.
+		err = errors.New("the answer is not this Lease; does a proxy answer in the API server's place?")
 	}
 	if err != nil {
 		return step.Lease{}, fmt.Errorf("reading lease %s/%s: %w", h.LeaseNamespace, h.LeaseName, err)

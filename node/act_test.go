@@ -1,6 +1,7 @@
 package node
 
 import (
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -42,5 +43,40 @@ func TestConditionsWakeTheLoop(t *testing.T) {
 	case <-h.kick:
 	default:
 		t.Error("the loop was not woken")
+	}
+}
+
+// TestLeaseOfAProxy checks that an answer that is not the Lease ends a drain like no answer: it does not show whether an emergency stop is set.
+func TestLeaseOfAProxy(t *testing.T) {
+	node := corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "uid", ResourceVersion: "12"}}
+	lease := func(name string) any {
+		return coordinationv1.Lease{TypeMeta: metav1.TypeMeta{APIVersion: "coordination.k8s.io/v1", Kind: "Lease"}, ObjectMeta: metav1.ObjectMeta{Name: name}}
+	}
+	for name, c := range map[string]struct {
+		answer any
+		valid  bool
+	}{
+		"the Lease":     {lease("lockkeeper"), true},
+		"another Lease": {lease("other"), false},
+		"of a proxy":    {map[string]string{"status": "ok"}, false},
+	} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			var answer any = node
+			if r.URL.Path != "/api/v1/nodes/n1" {
+				answer = c.answer
+			}
+			w.Header().Set("Content-Type", "application/json")
+			if err := json.NewEncoder(w).Encode(answer); err != nil {
+				t.Error(err)
+			}
+		}))
+		t.Cleanup(server.Close)
+		h, _ := newTestHost(t, v1alpha1.StateDraining)
+		client, err := kube.ConnectConfig(&rest.Config{Host: server.URL}, "host", "v1", 100, 100)
+		must(t, err)
+		h.client, h.LeaseNamespace, h.LeaseName = client, "lockkeeper", "lockkeeper"
+		if err := h.readEviction(t.Context()); (err == nil) != c.valid || (h.fresh != nil) != c.valid {
+			t.Errorf("%s: %v, and the read is %+v", name, err, h.fresh)
+		}
 	}
 }

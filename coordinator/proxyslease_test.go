@@ -1,0 +1,65 @@
+package coordinator
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"lockkeeper.dev/lockkeeper/kube"
+)
+
+// TestAnswerThatIsNoLease checks that an instance does not take any JSON object of a proxy for the Lease, above all not for one that it holds.
+func TestAnswerThatIsNoLease(t *testing.T) {
+	lease := func(name, holder string) *coordinationv1.Lease {
+		return &coordinationv1.Lease{TypeMeta: metav1.TypeMeta{APIVersion: "coordination.k8s.io/v1", Kind: "Lease"},
+			ObjectMeta: metav1.ObjectMeta{Namespace: "lockkeeper", Name: name, ResourceVersion: "7"}, Spec: coordinationv1.LeaseSpec{HolderIdentity: &holder}}
+	}
+	for name, c := range map[string]struct {
+		answer        any
+		reads, writes bool // counts as the answer to a Get, and to an Update
+	}{
+		"the Lease":               {lease("lockkeeper", "me_1"), true, true},
+		"with another holder":     {lease("lockkeeper", "other_1"), true, false},
+		"another Lease":           {lease("other", "me_1"), false, false},
+		"any object":              {map[string]string{"status": "ok"}, false, false},
+		"another kind, by a name": {map[string]any{"metadata": map[string]string{"name": "lockkeeper"}}, true, false},
+	} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			if err := json.NewEncoder(w).Encode(c.answer); err != nil {
+				t.Error(err)
+			}
+		}))
+		t.Cleanup(server.Close)
+		client, err := kube.ConnectConfig(&rest.Config{Host: server.URL}, "coordinator", "v1", 100, 100)
+		if err != nil {
+			t.Fatal(err)
+		}
+		shown := 0
+		leases := reportingLeases{client.CoordinationV1(), func(*coordinationv1.Lease) { shown++ }}.Leases("lockkeeper")
+		_, readErr := leases.Get(t.Context(), "lockkeeper", metav1.GetOptions{})
+		_, writeErr := leases.Update(t.Context(), lease("lockkeeper", "me_1"), metav1.UpdateOptions{})
+		want := 0
+		for _, o := range []struct {
+			what   string
+			err    error
+			counts bool
+		}{{"read", readErr, c.reads}, {"written", writeErr, c.writes}} {
+			if o.counts {
+				want++
+			}
+			if (o.err == nil) != o.counts || o.err != nil && !errors.Is(o.err, errNotLease) {
+				t.Errorf("%s, %s: %v", name, o.what, o.err)
+			}
+		}
+		if shown != want {
+			t.Errorf("%s: %d Leases were shown, expected %d", name, shown, want)
+		}
+	}
+}
