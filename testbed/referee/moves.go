@@ -177,7 +177,7 @@ func (e *engine) within(n *node, before, after *turn.Node) {
 }
 
 // promoted judges the end of states that only the host's report ends. The report must be on the version before, and from the boot that the kubelet
-// reports. No leader may back out a turn that has committed to an apply or a reboot.
+// reports; a reboot has ended well only if the same version says that the node is Ready. No leader may back out a turn that has committed to an apply or a reboot.
 func (e *engine) promoted(n *node, before, after *turn.Node) {
 	reported := before.HasReport
 	switch before.State {
@@ -191,6 +191,11 @@ func (e *engine) promoted(n *node, before, after *turn.Node) {
 		if before.Committed() && !reported(v1alpha1.ReportDone) && !reported(v1alpha1.ReportFailed) && !reported(v1alpha1.ReportRefused) && !cleared {
 			e.breaks(Promotion, n.name, "%s -> %s after the commit, and the host reported neither done, failed nor refused in this boot (its ack is %q)",
 				before.State, after.State, before.Ack)
+		}
+		// A store that was set back gives its versions out again: the leader may have read the lost one of this number.
+		lost := n.lost != nil && n.lostRev == n.rev() && n.lost.Ready
+		if before.State == v1alpha1.StateRebooting && reported(v1alpha1.ReportDone) && !before.Ready && !cleared && !lost {
+			e.breaks(Promotion, n.name, "%s -> %s on a report of done, and the node was not Ready", before.State, after.State)
 		}
 	}
 }

@@ -272,6 +272,15 @@ var offences = []struct {
 		s.write("n1", boots("boot-2"))
 		s.write("n1", enter(v1alpha1.StateRebooting, "t1", "e1"))
 	}},
+	{"promoted after a reboot before the node is Ready", []Rule{Promotion}, func(s *script) {
+		s.grant("n1", "t1")
+		s.cordon("n1")
+		s.drained("n1", "t1")
+		s.commit("n1")
+		s.reboot("n1")
+		s.write("n1", ready(false), boots("boot-2"), s.publishes("boot-2", v1alpha1.WantsNothing), ack(v1alpha1.ReportDone))
+		s.write("n1", enter(v1alpha1.StateUncordoning, "t1", "e1"))
+	}},
 	{"backed out after the commit", []Rule{Promotion}, func(s *script) {
 		s.grant("n1", "t1")
 		s.cordon("n1")

@@ -22,7 +22,7 @@ const (
 	// Epoch: a grant has an epoch that the Lease never named, or an epoch other than the turn's own promoted the turn. (Any epoch may back
 	// it out.)
 	Epoch Rule = "Epoch"
-	// Promotion: a state that only the host's report ends was left without that report.
+	// Promotion: a state that only the host's report ends was left without that report, or rebooting on a node that was not Ready.
 	Promotion Rule = "Promotion"
 	// LateGrant: a stale leader's grant was neither backed out nor taken over although a leader had time to do it.
 	LateGrant Rule = "LateGrant"

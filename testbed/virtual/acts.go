@@ -93,6 +93,11 @@ var acts = map[Kind]act{
 		begin: func(e *executor, f Fault) { e.fleet.Withdraw(f.On) },
 		end:   func(e *executor, f Fault) { e.fleet.Stage(f.On, f.Mode) },
 	},
+	kindNotReady: {
+		begin: func(e *executor, f Fault) { e.fleet.BreakKubelet(f.On) },
+		end:   func(e *executor, f Fault) { e.fleet.FixKubelet(f.On) },
+	},
+	kindRollback: {begin: func(e *executor, f Fault) { e.fleet.RollBack(f.On) }},
 	kindFile: {begin: func(e *executor, f Fault) {
 		name, _, _ := strings.Cut(f.Mode, ",")
 		e.fleet.ChangeFile(f.On, name, hasOption(f.Mode, "back"))

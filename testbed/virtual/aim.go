@@ -27,6 +27,24 @@ var aims = []aim{
 	{`HOST#N:host,patch,nodes,ack,BEFORE@answered bus-slow HOST for=2m0s mode=SLOW`, 3, map[string][]string{
 		"BEFORE": {"before-drain,seen", "draining,done", "rebooting,done"}, "SLOW": {"1s", "2s", "4s"},
 	}},
+	// A process ends between its commit and the reboot, at its first request in the new boot, or when it reports that boot.
+	{`HOST#N:WHEN ENDS`, 3, map[string][]string{
+		"WHEN": {
+			"host,patch,nodes,ack,rebooting,committed@landed", "host,patch,nodes,ack,rebooting,committed@answered",
+			"host,patch,nodes,ack,rebooting,committed>host,list,nodes", "host,patch,nodes,ack,rebooting,committed>host,patch,nodes",
+			"host,patch,nodes,ack,rebooting,done", "host,patch,nodes,ack,rebooting,done@landed",
+		},
+		"ENDS": {"kill HOST", "restart HOST", "crash HOST for=20s", "start-twice HOST for=1m0s"},
+	}},
+	// A host's next turn begins right after its last one, and a write of that one lands late.
+	{`HOST#N:host,patch,nodes,ack,uncordoning,done intent HOST for=1s mode=request-now
+HOST#N:host,patch,nodes,ack,uncordoning,done>host,patch,nodes late-write for=30s mode=error`, 3, nil},
+	// A kubelet is not Ready any more when its host has just proven its health.
+	{`HOST#N:host,patch,nodes,ack,rebooting,done@MOMENT not-ready HOST for=LONG`, 2, map[string][]string{
+		"MOMENT": {"landed", "landed", "answered"}, "LONG": {"2s", "1m0s"},
+	}},
+	// A pod cannot be evicted until the drain is overdue. Where the policy says so, the host deletes it.
+	{`HOST#N:host,patch,nodes,ack,draining,seen budget HOST for=13m0s`, 2, nil},
 	// logind is away between a host's last question and its call for a reboot, and comes back.
 	{`HOST#N:sessions logind HOST for=LONG mode=stall`, 9, map[string][]string{
 		"LONG": {"15s", "40s", "2m0s"},
@@ -47,10 +65,11 @@ var aims = []aim{
 func (g *generator) aimed() (faults []Fault) {
 	for {
 		a := pick(g.Rand, aims)
-		text := strings.NewReplacer("HOST", pick(g.Rand, g.shape.Hosts), "#N:", fmt.Sprintf("#%d:", 1+g.IntN(a.often))).Replace(a.faults)
+		text := a.faults
 		for _, word := range slices.Sorted(maps.Keys(a.choices)) { // in order: the same seed makes the same plan
 			text = strings.ReplaceAll(text, word, pick(g.Rand, a.choices[word]))
 		}
+		text = strings.NewReplacer("HOST", pick(g.Rand, g.shape.Hosts), "#N:", fmt.Sprintf("#%d:", 1+g.IntN(a.often))).Replace(text)
 		p, err := Parse(fmt.Sprintf("plan seed=0 length=%v\n%s\n", time.Minute, text))
 		if err != nil {
 			panic(fmt.Sprintf("a sequence of faults: %v", err))

@@ -54,6 +54,10 @@ type Options struct {
 	Clients []int
 	// ClientsAsk is how often a client asks again after a refusal; 0: as often as Zincati.
 	ClientsAsk time.Duration
+	// Forces is set if Policy lets an overdue drain delete the pods that it cannot evict.
+	Forces bool
+	// Clears is how often an admin clears turns that failed while the plan lasts; 0: never. A failure stops all turns.
+	Clears time.Duration
 	// Config is added to each host's lockkeeper.toml.
 	Config string
 	// Lag is the longest delay that the run's own faults may cause; see [referee.Options].

@@ -46,8 +46,10 @@ const (
 	kindSession       Kind = "session" // a user is logged in
 	kindStage         Kind = "stage"
 	kindWithdraw      Kind = "withdraw"
-	kindFile          Kind = "file" // a file of the host's service changes
-	kindUnit          Kind = "unit" // the starts of a unit fail or hang
+	kindNotReady      Kind = "not-ready" // the kubelet reports that it is not Ready
+	kindRollback      Kind = "rollback"  // the next boot is of the version that the host runs
+	kindFile          Kind = "file"      // a file of the host's service changes
+	kindUnit          Kind = "unit"      // the starts of a unit fail or hang
 	kindSentinel      Kind = "sentinel"
 
 	// To a host's FleetLock client.
@@ -154,6 +156,8 @@ var kinds = map[Kind]kind{
 	kindSession:       {weight: 2, least: time.Second, most: 30 * time.Minute},
 	kindStage:         {weight: 12, versioned: true},
 	kindWithdraw:      {weight: 5, versioned: true, least: time.Second, most: 10 * time.Minute},
+	kindNotReady:      {weight: 4, own: true, classes: classesOfReady, least: time.Second, most: 5 * time.Minute},
+	kindRollback:      {weight: 3, own: true, classes: classesOfRollbacks},
 	kindFile:          {weight: 10, own: true, classes: classesOfApplies, modes: []string{"a", "b", "a,back", "b,back"}},
 
 	kindUnit:     {weight: 8, own: true, classes: classesOfStages, modes: unitModes(), least: 5 * time.Second, most: 20 * time.Minute},
@@ -180,12 +184,12 @@ var kinds = map[Kind]kind{
 	kindPolicy:      {weight: 6, cluster: true, modes: policyModes, least: time.Second, most: 15 * time.Minute},
 	kindReplaceNode: {weight: 2, least: time.Second, most: 3 * time.Minute},
 	kindCordon:      {weight: 3, least: time.Second, most: 10 * time.Minute},
-	kindUncordon:    {weight: 3},
+	kindUncordon:    {weight: 4, own: true, classes: classesOfCordons},
 	kindExclude:     {weight: 3, modes: excludeModes()},
 	kindBudget:      {weight: 4, least: 5 * time.Second, most: 15 * time.Minute},
 	kindPod:         {weight: 8, own: true, classes: classesOfCommits},
 	kindJob:         {weight: 8, own: true, classes: classesOfJobs, modes: jobModes, least: 10 * time.Second, most: 15 * time.Minute},
-	kindManager:     {weight: 4, least: time.Minute, most: 20 * time.Minute},
+	kindManager:     {weight: 2, least: time.Minute, most: 10 * time.Minute},
 
 	kindLie:   {weight: 16, hostile: true, modes: lieModes(), least: time.Second, most: 5 * time.Minute},
 	kindThief: {weight: 6, hostile: true, cluster: true, modes: theftModes(), least: time.Second, most: 5 * time.Minute},

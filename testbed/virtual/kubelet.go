@@ -18,6 +18,7 @@ const (
 	kubeletStarts  = 5 * time.Second
 	kubeletStatus  = time.Minute // between two writes of the status
 	kubeletRetries = 5 * time.Second
+	kubeletReady   = 4 * time.Second // after its first status in a boot
 	podStops       = 5 * time.Second
 	silentAfter    = 40 * time.Second // then the node controller takes a node for dead
 )
@@ -28,11 +29,15 @@ type kubelet struct {
 	client *kube.Client
 	net    *Transport
 	bootID string
+	first  bool // it is the first one of its boot, and lockkeeper has run on the host before
 	end    context.CancelFunc
+	kick   chan struct{} // it writes its status now
 }
 
-func (f *Fleet) startKubelet(m *Machine) *kubelet {
-	k := &kubelet{m: m, bootID: m.mem.BootID()}
+// startKubelet starts the host's kubelet. The first one of a boot is not Ready in its first status, which has the new boot ID: containers need
+// a runtime and a network first.
+func (f *Fleet) startKubelet(m *Machine, first bool) *kubelet {
+	k := &kubelet{m: m, bootID: m.mem.BootID(), first: first, kick: make(chan struct{}, 1)}
 	user := "system:node:" + m.name
 	k.net = f.exec.Transport(m.name, roleKubelet, f.Server.Client(user))
 	k.client = f.client(k.net, "kubelet")
@@ -58,14 +63,31 @@ func (k *kubelet) run(ctx context.Context) {
 	}
 	whole := true // a kubelet that starts writes its whole status
 	for ctx.Err() == nil {
-		next := kubeletStatus
-		err := k.status(ctx, corev1.ConditionTrue, whole)
-		if whole = whole && err != nil; err != nil && !apierrors.IsNotFound(err) {
+		next, ready := kubeletStatus, corev1.ConditionTrue
+		switch {
+		case k.m.sick.Load():
+			ready = corev1.ConditionFalse
+		case k.first:
+			next, ready = kubeletReady, corev1.ConditionFalse
+		}
+		err := k.status(ctx, ready, whole)
+		whole, k.first = whole && err != nil, k.first && err != nil
+		if err != nil && !apierrors.IsNotFound(err) {
 			next = kubeletRetries
 		}
-		if pause(ctx, next) != nil {
-			return
+		select {
+		case <-ctx.Done():
+		case <-time.After(next):
+		case <-k.kick:
 		}
+	}
+}
+
+// changed has the kubelet write its status.
+func (k *kubelet) changed() {
+	select {
+	case k.kick <- struct{}{}:
+	default:
 	}
 }
 

@@ -22,10 +22,12 @@ type Machine struct {
 	oneshot                 bool // the type of its service
 
 	busDelay atomic.Int64 // of each D-Bus call; a time.Duration
+	sick     atomic.Bool  // its kubelet is not Ready
 
 	mu       sync.Mutex
 	up       bool
 	crashed  bool        // by crash, and not booted yet
+	rolls    bool        // the next boot is of the version that runs now
 	agents   []*agentRun // one, except while a test runs two
 	runs     int         // agents that were started so far
 	kubelet  *kubelet
@@ -78,12 +80,18 @@ current-context: c
 
 // powerOn boots the host, and starts its kubelet and, with agent, its agent.
 func (m *Machine) powerOn(agent bool) {
+	m.mu.Lock()
+	if m.rolls {
+		m.rolls, m.expected = false, ""
+		m.mem.StageNext("")
+	}
+	m.mu.Unlock()
 	m.f.must(m.mem.Boot())
 	m.f.ahead.booted(m)
 	m.mu.Lock()
 	m.up = true
 	m.service.started(m.files())
-	m.kubelet = m.f.startKubelet(m)
+	m.kubelet = m.f.startKubelet(m, m.runs > 0)
 	m.mu.Unlock()
 	m.startClient()
 	if agent {
@@ -164,6 +172,23 @@ func (m *Machine) withdraw() {
 		m.expected = ""
 		m.mu.Unlock()
 	}
+}
+
+// setSick has the host's kubelet report that it is not Ready, or that it is again.
+func (m *Machine) setSick(sick bool) {
+	m.sick.Store(sick)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.kubelet != nil {
+		m.kubelet.changed()
+	}
+}
+
+// rollBack has the next boot run the version that the host runs now, except on a host with a client, whose version it does not know.
+func (m *Machine) rollBack() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.rolls = m.client == nil
 }
 
 // stagedVersion returns the version that the host has to arrive at; "" for any.

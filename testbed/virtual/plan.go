@@ -228,14 +228,41 @@ type Shape struct {
 	Length  time.Duration
 	// Versions are the OS versions that update engines stage, in order. At least one.
 	Versions []string
+	// Applies is set if the fleet has a rule for files, Hooks are the stages for which hosts have hook units, and Forces is set if the policy
+	// lets a drain that is overdue delete pods. Without them, requests and events of some classes hardly ever happen.
+	Applies, Forces bool
+	Hooks           []v1alpha1.State
 	// Hostile allows hosts that lie and a thief with the coordinator's credential.
 	Hostile bool
 }
 
+// has reports whether the fleet's turns have requests or events of the class.
+func (s *Shape) has(c class) bool {
+	switch {
+	case c.name == "restart", strings.Contains(c.name, ","+string(v1alpha1.StateApplying)):
+		return s.Applies
+	case c.name == "hook":
+		return len(s.Hooks) > 0
+	case c.name == "host,delete,pods":
+		return s.Forces
+	}
+	for _, stage := range hookStages {
+		if strings.Contains(c.name, ","+string(stage)) {
+			return slices.Contains(s.Hooks, stage)
+		}
+	}
+	return true
+}
+
+// of returns the classes that the fleet has.
+func (s *Shape) of(all []class) []class {
+	return slices.DeleteFunc(slices.Clone(all), func(c class) bool { return !s.has(c) })
+}
+
 // minFaults and maxFaults are how many faults a plan has, each order of magnitude as likely as the next: rare sequences need calm
-// around them, rare meetings a storm. With a hundred faults or more, hardly any turn reaches its reboot before the quiet period, and no fault
+// around them, rare meetings a storm. With some hundred faults, hardly any turn reaches its reboot before the quiet period, and no fault
 // that happens after a reboot lands. The last burst may add mostAtOnce more.
-const minFaults, maxFaults, mostAtOnce = 10, 1200, 6
+const minFaults, maxFaults, mostAtOnce = 10, 600, 6
 
 // NewPlan makes a plan from a seed. The same seed and shape make the same plan.
 func NewPlan(seed uint64, s Shape) Plan {
@@ -243,9 +270,9 @@ func NewPlan(seed uint64, s Shape) Plan {
 	p := Plan{Seed: seed, Length: s.Length}
 	for n := logUniform(g.Rand, minFaults, maxFaults); float64(len(p.Faults)) < n; {
 		switch k := g.IntN(16); {
-		case k == 0:
+		case k <= 1:
 			p.Faults = append(p.Faults, g.aimed()...)
-		case k <= 2:
+		case k <= 3:
 			p.Faults = append(p.Faults, g.burst()...)
 		default:
 			p.Faults = append(p.Faults, g.fault())
@@ -297,6 +324,9 @@ func (g *generator) duration(least, most time.Duration) time.Duration {
 
 func (g *generator) fault() Fault {
 	k := pick(g.Rand, g.weights)
+	if g.shape.Applies && (k == kindStage || k == kindWithdraw) && g.IntN(4) > 0 {
+		k = kindFile // with a staged version, a change of a file costs no more than the reboot, and no host applies anything
+	}
 	s := kinds[k]
 	f := Fault{Kind: k}
 	if len(s.modes) > 0 {
@@ -327,8 +357,11 @@ func (g *generator) fault() Fault {
 // its sender asks next goes wrong too, and its watches are late. Meanwhile something happens to its host, its turn or the cluster. Faults that
 // are spread over a run rarely meet.
 func (g *generator) burst() (faults []Fault) {
-	c := pick(g.Rand, classesOfBursts)
+	c := pick(g.Rand, g.shape.of(classesOfBursts))
 	at := Trigger{Process: pick(g.Rand, g.shape.Hosts), Class: c.name, N: 1 + g.IntN(c.often)}
+	if g.IntN(2) == 0 { // under faults, hardly a host has more than one turn
+		at.N = 1
+	}
 	host, next := at.Process, nextOfHosts
 	if strings.HasPrefix(c.name, string(roleCoordinator)) {
 		at.Process, host, next = "*", "", nextOfCoordinators // the host that leads
@@ -391,7 +424,8 @@ func (g *generator) trigger(s kind, f Fault) Trigger {
 	default:
 		classes = classesOfAll
 	}
-	if !s.request && g.IntN(2) == 0 {
+	classes = g.shape.of(classes)
+	if !s.request && (g.IntN(2) == 0 || len(classes) == 0) {
 		return Trigger{After: time.Duration(g.Int64N(int64(g.shape.Length))).Round(time.Millisecond)}
 	}
 	c := pick(g.Rand, classes)
@@ -408,7 +442,11 @@ func (g *generator) trigger(s kind, f Fault) Trigger {
 	if s.own {
 		t.Process = f.On
 	}
-	for t.N < c.often && g.IntN(4) > 0 {
+	further := 4
+	if c.often < 8 {
+		further = 2 // under faults, hardly a host has more than one turn
+	}
+	for t.N < c.often && g.IntN(further) > 0 {
 		t.N += 1 + g.IntN(max(c.often/8, 1))
 	}
 	if !s.request {
@@ -471,6 +509,22 @@ var classesOfLate = slices.Concat(classesOfWrites, slices.Repeat([]class{{"coord
 
 // classesOfCommits are the writes of a host between its drain and its reboot.
 var classesOfCommits = []class{{"host,patch,nodes,ack,draining,done", 1}, {"host,patch,nodes,ack,rebooting", 2}, {"host,patch,nodes,ack,rebooting,committed", 1}}
+
+// classesOfReady are what a host reports when its kubelet should be Ready, and what a leader makes of it.
+var classesOfReady = []class{
+	{"host,patch,nodes,ack,rebooting,done", 2}, {"host,patch,nodes,ack,rebooting,done", 2}, {"host,patch,nodes,ack,uncordoning", 2},
+	{"host,patch,nodes,ack,rebooting,committed", 2}, {"host,patch,nodes,ack,draining", 2},
+}
+
+// classesOfRollbacks are what a host does before a boot that may fail.
+var classesOfRollbacks = []class{{"host,patch,nodes,ack,draining,done", 2}, {"host,patch,nodes,ack,rebooting,committed", 2}}
+
+// classesOfCordons are what a host does while its Node has its cordon.
+var classesOfCordons = []class{
+	{"host,patch,nodes,ack,draining,committed", 2}, {"host,patch,nodes,ack,draining,done", 2}, {"host,patch,nodes,ack,before-reboot", 2},
+	{"host,patch,nodes,ack,rebooting,committed", 2}, {"sessions", 4}, {"host,patch,nodes,ack,rebooting,done", 2}, {"host,patch,nodes,ack,applying", 2},
+	{"host,patch,nodes,ack,before-uncordon", 2}, {"host,patch,nodes,ack,uncordoning", 2},
+}
 
 // classesOfJobs are what a host does before its turn, between its grant and its cordon, and after the cordon.
 var classesOfJobs = []class{

@@ -15,6 +15,7 @@ import (
 
 var shape = Shape{
 	Hosts: []string{"n1", "n2", "n3"}, Coordinators: []string{"n1", "n2"}, Clients: []string{"n3"}, Length: 40 * time.Minute, Versions: []string{"2.0.0", "3.0.0"}, Hostile: true,
+	Applies: true, Forces: true, Hooks: hookStages,
 }
 
 // TestPlansAreRepeatable: a seed makes one plan, whose text reads back as the same plan.
@@ -100,6 +101,30 @@ func TestPlansHaveEveryKind(t *testing.T) {
 	for _, f := range NewPlan(3, harmless).Faults {
 		if s := f.Kind.spec(); s.hostile || s.client {
 			t.Errorf("%v in a plan without attackers and clients", f)
+		}
+	}
+}
+
+// TestPlansFitFleets: nothing waits for a request or an event that the fleet's turns do not have.
+func TestPlansFitFleets(t *testing.T) {
+	for i, c := range []struct {
+		shape   Shape
+		without []string
+	}{
+		{Shape{}, []string{"restart", "hook", "host,delete,pods", "host,patch,nodes,ack,applying", "coordinator,patch,nodes,state,before-uncordon"}},
+		{Shape{Applies: true}, []string{"hook", "host,patch,nodes,ack,before-reboot"}},
+		{Shape{Forces: true, Hooks: []v1alpha1.State{v1alpha1.StateBeforeDrain}}, []string{"restart", "hook,before-reboot", "host,patch,nodes,ack,before-uncordon"}},
+	} {
+		c.shape.Hosts, c.shape.Coordinators, c.shape.Length, c.shape.Versions = shape.Hosts, shape.Coordinators, shape.Length, shape.Versions
+		g := generator{Rand: rand.New(rand.NewPCG(1, 1)), shape: c.shape, weights: weights(func(k kind) bool { return !k.client })}
+		for range 1000 {
+			for _, f := range append(g.burst(), g.fault()) {
+				for _, without := range c.without {
+					if f.At.N > 0 && (matches(without, f.At.Class) || f.At.Next != "" && matches(without, f.At.Next)) {
+						t.Errorf("%d: %v waits for %s", i, f, without)
+					}
+				}
+			}
 		}
 	}
 }

@@ -157,6 +157,9 @@ func (f *fakeFleet) HangUp(h string)                    { f.call("HangUp %s", h)
 func (f *fakeFleet) StopClient(h string, m clientMode)  { f.call("StopClient %s %s", h, m) }
 func (f *fakeFleet) StartClient(h string, m clientMode) { f.call("StartClient %s %s", h, m) }
 func (f *fakeFleet) Withdraw(h string)                  { f.call("Withdraw %s", h) }
+func (f *fakeFleet) BreakKubelet(h string)              { f.call("BreakKubelet %s", h) }
+func (f *fakeFleet) FixKubelet(h string)                { f.call("FixKubelet %s", h) }
+func (f *fakeFleet) RollBack(h string)                  { f.call("RollBack %s", h) }
 func (f *fakeFleet) RestartKubelet(h string)            { f.call("RestartKubelet %s", h) }
 func (f *fakeFleet) ShiftClock(d time.Duration)         { f.call("ShiftClock %v", d) }
 func (f *fakeFleet) CutWatches(r string)                { f.call("CutWatches %q", r) }
@@ -469,6 +472,8 @@ func TestExecutor(t *testing.T) {
 		"2m10s rewind for=1m\n2m30s rewind for=10s":  "2m10s Restore 1m0s, 2m30s Restore 2m20s",
 		"2m10s rewind for=1m\n2m15s rewind for=14s":  "2m10s Restore 1m0s, 2m15s Restore 1m0s",
 		"2m10s rewind for=1h":                        "",
+		"30s not-ready n1 for=1m":                    "30s BreakKubelet n1, 1m30s FixKubelet n1",
+		"30s rollback n1":                            "30s RollBack n1",
 		"30s replace-node n1 for=1m":                 "1m30s RestartKubelet n1",
 		"30s sentinel n2 for=1m mode=removed":        "30s AddSentinel n2, 1m30s RemoveSentinel n2",
 		"30s sentinel n2 for=1m mode=stays":          "30s AddSentinel n2",

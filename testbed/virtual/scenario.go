@@ -2,6 +2,7 @@ package virtual
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -90,6 +91,13 @@ func scenario(seed uint64) Options {
 			o.ClientsAsk = time.Minute
 		}
 	}
+	if own := rand.New(rand.NewPCG(seed, 0x61646d696e)); own.IntN(4) > 0 {
+		o.Clears = time.Duration(1+own.IntN(4)) * time.Minute
+		if others := o.Policy; own.IntN(3) == 0 {
+			o.Forces = true
+			o.Policy = func(s *v1alpha1.DisruptionPolicySpec) { others(s); s.Drain.OnTimeout = v1alpha1.OnTimeoutForce }
+		}
+	}
 	if r.IntN(2) == 0 {
 		o.Blocks = blockRules{selected: true, unmanaged: r.IntN(2) == 0, emptyDir: r.IntN(2) == 0}
 		if r.IntN(3) > 0 {
@@ -101,7 +109,7 @@ func scenario(seed uint64) Options {
 
 // shape is what a plan for the fleet has to know.
 func (o *Options) shape(length time.Duration) Shape {
-	s := Shape{Length: length, Versions: versions}
+	s := Shape{Length: length, Versions: versions, Applies: o.Apply != nil, Forces: o.Forces, Hooks: slices.Sorted(maps.Keys(o.Hooks))}
 	for i := range o.Hosts {
 		name := fmt.Sprintf("n%d", i+1)
 		s.Hosts = append(s.Hosts, name)
@@ -117,7 +125,7 @@ func (o *Options) shape(length time.Duration) Shape {
 
 // stageEvery is how often a host's update engine finds another version while the plan lasts. So hosts want something most of the time:
 // a fault next to a turn shows more than one in a fleet that rests.
-const stageEvery = 4 * time.Minute
+const stageEvery = 3 * time.Minute
 
 // keepStaging has all hosts stage another version from time to time, unless they have one staged. If there is a rule for files, these change
 // more often: with a staged version, a change of a file costs no more than the reboot.
@@ -134,6 +142,18 @@ func (f *Fleet) keepStaging() {
 			for _, host := range f.Hosts() {
 				f.ChangeFile(host, "a", false)
 			}
+		}
+	})
+}
+
+// keepClearing has an admin clear turns that failed from time to time.
+func (f *Fleet) keepClearing() {
+	if f.opts.Clears == 0 {
+		return
+	}
+	f.tasks.Go(func() {
+		for pause(f.exec.ending, f.opts.Clears) == nil {
+			f.clearFailed(nil)
 		}
 	})
 }
@@ -184,6 +204,7 @@ func run(t *testing.T, o Options, p Plan, logged bool) (res Result) {
 		}
 		calm := f.Start()
 		f.keepStaging()
+		f.keepClearing()
 		<-calm
 		f.Clean()
 		res.Why = f.finish(p.Seed)

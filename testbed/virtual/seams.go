@@ -51,6 +51,11 @@ type target interface {
 	// Stage has the host's update engine stage the version, and Withdraw has it drop what is staged (ResetStatus).
 	Stage(host, version string)
 	Withdraw(host string)
+	// BreakKubelet has the host's kubelet report that it is not Ready; FixKubelet ends that.
+	BreakKubelet(host string)
+	FixKubelet(host string)
+	// RollBack has the host's next boot run the version that it runs now, as after a boot of the staged version that failed.
+	RollBack(host string)
 	// RestartClient restarts the host's FleetLock client, and HangUp ends its requests without an answer.
 	RestartClient(host string)
 	HangUp(host string)

@@ -138,7 +138,7 @@ func (f *Fleet) RestartKubelet(host string) {
 	defer m.mu.Unlock()
 	if m.up {
 		m.kubelet.stop()
-		m.kubelet = f.startKubelet(m)
+		m.kubelet = f.startKubelet(m, false)
 	}
 }
 
@@ -147,6 +147,15 @@ func (f *Fleet) Stage(host, version string) { f.machine(host).stage(version) }
 
 // Withdraw has the host's update engine drop what is staged.
 func (f *Fleet) Withdraw(host string) { f.machine(host).withdraw() }
+
+// BreakKubelet has the host's kubelet report that it is not Ready.
+func (f *Fleet) BreakKubelet(host string) { f.machine(host).setSick(true) }
+
+// FixKubelet ends BreakKubelet.
+func (f *Fleet) FixKubelet(host string) { f.machine(host).setSick(false) }
+
+// RollBack has the host's next boot run the version that it runs now.
+func (f *Fleet) RollBack(host string) { f.machine(host).rollBack() }
 
 // RestartClient restarts the host's FleetLock client.
 func (f *Fleet) RestartClient(host string) { f.machine(host).restartClient() }
