@@ -261,6 +261,12 @@ func (p *Policies[T]) WriteStatus(ctx context.Context, obj *v1alpha1.DisruptionP
 	if err != nil {
 		return fmt.Errorf("writing the status of policy %s: %w", obj.Name, err)
 	}
+	// The watch may be late, and until then the caller would write the same status again.
+	if made.UID == obj.UID {
+		if _, matters := p.put(made, false); matters {
+			p.opts.Changed() // someone has changed the spec, and the watch brings nothing that is new now
+		}
+	}
 	return nil
 }
 

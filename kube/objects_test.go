@@ -64,6 +64,32 @@ func TestPolicyStatusNamesThePolicy(t *testing.T) {
 	}
 }
 
+// TestWrittenStatusIsHeld checks that a status that was written is held before the watch shows it, so that it is not written again,
+// and that a spec that someone has changed meanwhile is not missed.
+func TestWrittenStatusIsHeld(t *testing.T) {
+	answer := func(uid, version string, spec int, upToDate int) text {
+		return text(fmt.Sprintf(`{"kind":"DisruptionPolicy","apiVersion":"lockkeeper.dev/v1alpha1","metadata":{"name":"web","uid":%q,"resourceVersion":%q},
+			"spec":{"priority":%d},"status":{"nodes":{"upToDate":%d}}}`, uid, version, spec, upToDate))
+	}
+	list := func(item text) text {
+		return text(`{"kind":"DisruptionPolicyList","apiVersion":"lockkeeper.dev/v1alpha1","metadata":{"resourceVersion":"10"},"items":[` + string(item) + `]}`)
+	}
+	s := newAPIServer(t, list(answer("u1", "10", 1, 0)), answer("u1", "11", 1, 3), answer("u1", "13", 2, 4), answer("u2", "14", 1, 5))
+	changed := 0
+	p := WatchPolicies(s.client(), paused, func() { changed++ })
+	must(t, p.Load(t.Context()))
+	changed = 0
+	for _, want := range []struct {
+		held    int32
+		changed int
+	}{{3, 0}, {4, 1}, {4, 1}} {
+		must(t, p.WriteStatus(t.Context(), p.Get("web"), v1alpha1.DisruptionPolicyStatus{}))
+		if got := p.Get("web").Status.Nodes.UpToDate; got != want.held || changed != want.changed {
+			t.Errorf("held %d, expected %d; changed %d times, expected %d", got, want.held, changed, want.changed)
+		}
+	}
+}
+
 // TestStatusPatchHasAPrecondition checks that a patch of the Node's status conflicts with every other write.
 func TestStatusPatchHasAPrecondition(t *testing.T) {
 	p := Patch{Node: "n1", ResourceVersion: "7", Conditions: []corev1.NodeCondition{{Type: "Drained", Status: "True"}}, DropConditions: []corev1.NodeConditionType{"Old"}}
