@@ -240,7 +240,7 @@ func OccasionDocs() []OccasionDoc {
 		{OccasionTurnEnded, "a node's turn ended without a failure: `Done`, `Cancelled` or `BackedOut`"},
 		{OccasionFailed, "a node's turn ended `Failed`, or the node stays in its turn because it failed or is overdue"},
 		{OccasionHalted, "more nodes of a policy have failed than it allows, so it grants no more turns (`Halted`); and the end of that (`Released`)"},
-		{OccasionHeld, "nodes have been held for longer than `held_longer_than`, whatever the reasons, unless they were taken out or their policy only observes"},
+		{OccasionHeld, "nodes have been held for longer than `held_longer_than`, for any reason; nodes that were taken out, and nodes whose policy only observes, do not count"},
 		{OccasionStop, "the emergency stop is set (`Stopped`) or lifted (`StopLifted`)"},
 	}
 }
