@@ -142,7 +142,7 @@ func TestUnreadPoliciesAreTold(t *testing.T) {
 }
 
 // TestNodesThatCannotBeRead checks that a leader that can no longer read the Nodes stops deciding by what it read last, says
-// so, and gives its term back.
+// so, and gives up its term.
 func TestNodesThatCannotBeRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &apiServer{}
@@ -166,7 +166,7 @@ func TestNodesThatCannotBeRead(t *testing.T) {
 		for range 60 {
 			time.Sleep(5 * time.Second)
 			l.lock.renewed = time.Now()
-			if err := errors.Join(l.policies.Load(t.Context())); err != nil {
+			if err := l.policies.Load(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			if err := l.view.Load(t.Context()); !apierrors.IsForbidden(err) {

@@ -340,7 +340,11 @@ func TestWatchFollowsToAnotherCluster(t *testing.T) {
 	watches := func() bool { w.mu.Lock(); defer w.mu.Unlock(); return !w.since.IsZero() }
 	until("the watch", watches)
 	// While a server refuses connections, the reflector repeats the watch and does not list.
-	time.Sleep(1500 * time.Millisecond) // it lists again after a watch of less than a second
+	until("a watch that has lasted", func() bool { // the reflector lists again after a watch of less than a second
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return time.Since(w.since) > 1500*time.Millisecond
+	})
 	one.CloseClientConnections()
 	one.Close()
 	until("the failure of the watch", func() bool { return w.Err() != nil })

@@ -13,7 +13,7 @@ import (
 func TestBashCompletionRunsNothing(t *testing.T) {
 	bash, err := exec.LookPath("bash")
 	if err != nil {
-		t.Skip("there is no bash")
+		t.Fatal(err) // make needs it too
 	}
 	dir := t.TempDir()
 	const hostile = "backup$(touch${IFS}$RAN)`touch${IFS}$RAN`"

@@ -177,7 +177,8 @@ func (e *engine) within(n *node, before, after *turn.Node) {
 }
 
 // promoted judges the end of states that only the host's report ends. The report must be on the version before, and from the boot that the kubelet
-// reports; a reboot has ended well only if the same version says that the node is Ready. No leader may back out a turn that has committed to an apply or a reboot.
+// reports; a reboot has ended well only if the same version says that the node is Ready. No leader may back out a turn that has committed to an
+// apply or a reboot.
 func (e *engine) promoted(n *node, before, after *turn.Node) {
 	reported := before.HasReport
 	switch before.State {
