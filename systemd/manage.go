@@ -256,16 +256,10 @@ func (j *job) judge(ctx context.Context, result string, now unit) (left string, 
 	if j.method == "TryRestartUnit" && now.ActiveState == "inactive" && now.invocation() == j.before.invocation() {
 		return "inactive", nil // it was stopped before the job was queued
 	}
-	if now.ActiveState == "failed" && j.unmet(&now) {
+	if now.ActiveState == "failed" && now.unmet(&j.before) {
 		return "failed", nil // it was not started, and its last run had failed before
 	}
 	return "", j.settle(ctx, now)
-}
-
-// unmet reports whether the job did not start the unit because the unit's conditions did not hold. To systemd, such a job
-// is done, and the unit stays in the state that its last run left.
-func (j *job) unmet(now *unit) bool {
-	return !now.ConditionResult && now.ConditionTimestampMonotonic != j.before.ConditionTimestampMonotonic && now.invocation() == j.before.invocation()
 }
 
 // settle watches a service that was restarted for a moment.

@@ -155,11 +155,10 @@ func (u Units) states(ctx context.Context, runs []unitRun) ([]UnitState, error) 
 func (r unitRun) state(now unit) UnitState {
 	s := UnitState{Unit: r.name}
 	ran := now.invocation() != r.before.invocation() || r.before.changing()
-	skipped := !ran && !now.ConditionResult && now.ConditionTimestampMonotonic != r.before.ConditionTimestampMonotonic
 	switch {
 	case now.changing():
 		s.Running = true
-	case skipped: // first: a unit that failed in an earlier run stays in the state failed
+	case !ran && now.unmet(&r.before): // first: a unit that failed in an earlier run stays in the state failed
 		s.Skipped = true
 	case ran && now.service.Result != "" && now.service.Result != "success", now.ActiveState == "failed":
 		s.Failed = now.failure(false)

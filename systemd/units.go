@@ -114,6 +114,12 @@ func (p *unit) changing() bool {
 	return p.Job.ID != 0 || p.ActiveState == "activating" || p.ActiveState == "reloading" || p.ActiveState == "deactivating"
 }
 
+// unmet reports whether the unit was not started since before because its conditions did not hold. To systemd, such a job is
+// done, and the unit stays in the state that its last run left.
+func (p *unit) unmet(before *unit) bool {
+	return !p.ConditionResult && p.ConditionTimestampMonotonic != before.ConditionTimestampMonotonic && p.invocation() == before.invocation()
+}
+
 // stopped reports whether a unit is at rest and not active.
 func (p *unit) stopped() bool { return p.ActiveState == "inactive" || p.ActiveState == "failed" }
 
