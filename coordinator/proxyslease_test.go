@@ -54,7 +54,7 @@ func TestAnswerThatIsNoLease(t *testing.T) {
 			if o.counts {
 				want++
 			}
-			if (o.err == nil) != o.counts || o.err != nil && !errors.Is(o.err, errNotLease) {
+			if (o.err == nil) != o.counts || o.err != nil && !errors.Is(o.err, kube.ErrNotLease) {
 				t.Errorf("%s, %s: %v", name, o.what, o.err)
 			}
 		}

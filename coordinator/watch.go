@@ -3,7 +3,6 @@ package coordinator
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"sync"
 
@@ -108,9 +107,6 @@ func (t reportingLeases) Leases(namespace string) coordinationclient.LeaseInterf
 	return reportingLease{t.LeasesGetter.Leases(namespace), t.read}
 }
 
-// errNotLease is the error of an answer that is not the Lease that was read or written. client-go accepts any JSON object as the Lease.
-var errNotLease = errors.New("the answer is not this Lease; does a proxy answer in the API server's place?")
-
 type reportingLease struct {
 	coordinationclient.LeaseInterface
 	read func(*coordinationv1.Lease)
@@ -119,10 +115,7 @@ type reportingLease struct {
 // Get gets a Lease.
 func (t reportingLease) Get(ctx context.Context, name string, o metav1.GetOptions) (*coordinationv1.Lease, error) {
 	lease, err := t.LeaseInterface.Get(ctx, name, o)
-	if err == nil && lease.Name != name {
-		return nil, errNotLease
-	}
-	if err == nil {
+	if err = kube.VerifyLease(lease, err, name); err == nil {
 		t.read(lease.DeepCopy()) // the lock writes on the one that it was given
 	}
 	return lease, err
@@ -131,8 +124,8 @@ func (t reportingLease) Get(ctx context.Context, name string, o metav1.GetOption
 // Update updates a Lease.
 func (t reportingLease) Update(ctx context.Context, lease *coordinationv1.Lease, o metav1.UpdateOptions) (*coordinationv1.Lease, error) {
 	now, err := t.LeaseInterface.Update(ctx, lease, o)
-	if err == nil && (now.Name != lease.Name || holderOf(now) != holderOf(lease)) {
-		return nil, errNotLease
+	if err = kube.VerifyLease(now, err, lease.Name); err == nil && holderOf(now) != holderOf(lease) {
+		err = kube.ErrNotLease
 	}
 	if err == nil {
 		t.read(now.DeepCopy())

@@ -280,6 +280,18 @@ func NoLease(err error, name string) bool {
 	return IsGone(err, coordinationv1.Resource("leases"), name)
 }
 
+// ErrNotLease is the error of an answer that is not the Lease that was read or written.
+var ErrNotLease = errors.New("the answer is not this Lease; does a proxy answer in the API server's place?")
+
+// VerifyLease returns [ErrNotLease] if an answer without an error is not the Lease of that name. client-go
+// accepts any JSON object, and one without the annotation of the stop would look like a Lease without a stop.
+func VerifyLease(lease *coordinationv1.Lease, err error, name string) error {
+	if err == nil && lease.Name != name {
+		return ErrNotLease
+	}
+	return err
+}
+
 // names reports whether the Status names the object as the one that does not exist.
 func names(s *metav1.Status, resource schema.GroupResource, name string) bool {
 	return s.Code == http.StatusNotFound && s.Reason == metav1.StatusReasonNotFound && s.Details != nil &&

@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"reflect"
 	"time"
@@ -182,11 +181,7 @@ func (h *Host) readLease(ctx context.Context) (step.Lease, error) {
 	if kube.NoLease(err, h.LeaseName) {
 		return step.Lease{}, nil // a missing Lease is a stop, not a failure
 	}
-	if err == nil && l.Name != h.LeaseName {
-		// client-go accepts any JSON object as the Lease. One without the annotation of the stop would keep a drain going.
-		err = errors.New("the answer is not this Lease; does a proxy answer in the API server's place?")
-	}
-	if err != nil {
+	if err = kube.VerifyLease(l, err, h.LeaseName); err != nil {
 		return step.Lease{}, fmt.Errorf("reading lease %s/%s: %w", h.LeaseNamespace, h.LeaseName, err)
 	}
 	lease := step.Lease{Exists: true}
