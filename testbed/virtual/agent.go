@@ -284,7 +284,9 @@ func (a *agentRun) transport(identity string, _ http.RoundTripper) http.RoundTri
 	}
 	a.links = append(a.links, l)
 	if by == roleCoordinator {
-		return tries{a.m.f, l}
+		check := &told{f: a.m.f, host: a.m.name, next: tries{a.m.f, l}}
+		l.arrives = check.arrives
+		return check
 	}
 	return &paced{f: a.m.f, host: a.m.name, next: &informed{f: a.m.f, host: a.m.name, next: fresh{a, evictions{a, l}}}}
 }

@@ -113,17 +113,18 @@ type Fleet struct {
 	canaried     atomic.Bool // the policy of canaryHost exists
 	led          atomic.Bool // a process leads, or has led
 
-	mu       sync.Mutex
-	attack   referee.Attack // what attackers have
-	pods     int            // that the controllers have created
-	problems []string
-	rewound  time.Time // when the store was set back last
-	leader   leading
-	nodes    map[string]turn.Node // as of the last write
-	set      map[exclusion]bool   // the exclusions that hosts have set
-	left     map[exclusion]string // the others, as admins have left them
-	blocks   blocks
-	evicted  map[string]accepted // the evictions of which a host knows that they were accepted, by the pod's UID
+	mu          sync.Mutex
+	attack      referee.Attack // what attackers have
+	pods        int            // that the controllers have created
+	problems    []string
+	rewound     time.Time // when the store was set back last
+	leader      leading
+	nodes       map[string]turn.Node // as of the last write
+	set         map[exclusion]bool   // the exclusions that hosts have set
+	left        map[exclusion]string // the others, as admins have left them
+	blocks      blocks
+	policyHolds []policyHold        // since the store was set back last, in the order of their versions
+	evicted     map[string]accepted // the evictions of which a host knows that they were accepted, by the pod's UID
 }
 
 // maxObject is how many bytes an object may take. It is less than etcd's limit, because a fleet with a Node of that size is slow.
@@ -291,6 +292,7 @@ func (f *Fleet) rewind(s *apiserver.Snapshot) {
 	f.mu.Unlock()
 	f.restoredExclusions()
 	f.restoredBlocks()
+	f.restoredHolds()
 	for _, m := range f.hosts {
 		obj := f.Node(m.name)
 		m.restoredHooks(obj)
@@ -344,6 +346,7 @@ func (f *Fleet) wrote(w apiserver.Write) {
 			m.judgePermission(obj, f.excuse(&w) != "")
 		}
 	case "disruptionpolicies":
+		f.noteHold(&w)
 		if w.Name == canaryPolicy {
 			f.canaried.Store(w.Object != nil)
 		}

@@ -47,6 +47,7 @@ type Transport struct {
 	next    http.RoundTripper
 	control controller
 	trace   *trace
+	arrives func(r *request, event []byte) // is called with each event of a watch that arrives at the process; may be nil
 
 	alive context.Context // ends with Sever and Close: the process
 	sever context.CancelCauseFunc

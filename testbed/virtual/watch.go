@@ -116,6 +116,9 @@ func (w *watch) pass() {
 		e, err := w.next()
 		if err == nil {
 			if err = w.c.t.thawed(); err == nil {
+				if w.c.t.arrives != nil {
+					w.c.t.arrives(w.c.r, e.line)
+				}
 				_, err = w.events.Write(e.line)
 			}
 		}
