@@ -17,6 +17,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
@@ -67,7 +68,7 @@ func ReadHostUpdate(ctx context.Context, client *Client, node string) (*v1alpha1
 	if err != nil {
 		return nil, err
 	}
-	answer, err := rest.Get().Resource(v1alpha1.HostUpdateResource.Resource).Name(node).Do(ctx).Raw()
+	answer, err := rawAnswer(rest.Get().Resource(v1alpha1.HostUpdateResource.Resource).Name(node).Do(ctx))
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
@@ -79,6 +80,14 @@ func ReadHostUpdate(ctx context.Context, client *Client, node string) (*v1alpha1
 		return nil, fmt.Errorf("reading hostupdate %s: %w", node, errNotHostUpdate)
 	}
 	return u, err
+}
+
+// rawAnswer returns the body of an answer. Raw's own error lacks the API server's message.
+func rawAnswer(result rest.Result) ([]byte, error) {
+	if err := result.Error(); err != nil {
+		return nil, err
+	}
+	return result.Raw()
 }
 
 // DeleteHostUpdate deletes the HostUpdate of a Node. found is false if there is none, or if the API
@@ -147,7 +156,7 @@ func ListHostUpdates(ctx context.Context, client *Client) (all []v1alpha1.HostUp
 	}
 	o := metav1.ListOptions{Limit: updatesPage}
 	for {
-		answer, err := rest.Get().Resource(v1alpha1.HostUpdateResource.Resource).VersionedParams(&o, metav1.ParameterCodec).Timeout(Timeout).Do(ctx).Raw()
+		answer, err := rawAnswer(rest.Get().Resource(v1alpha1.HostUpdateResource.Resource).VersionedParams(&o, metav1.ParameterCodec).Timeout(Timeout).Do(ctx))
 		if apierrors.IsNotFound(err) {
 			return nil, nil, nil
 		}
@@ -225,12 +234,8 @@ func (h HostUpdates) apply(ctx context.Context, body []byte) error {
 	if err != nil {
 		return err
 	}
-	result := rest.Patch(types.ApplyPatchType).Resource(v1alpha1.HostUpdateResource.Resource).Name(h.Node).
-		Param("fieldManager", FieldManager("host")).Param("force", "true").Body(body).Do(ctx)
-	if err := result.Error(); err != nil { // unlike Raw's error, it has the API server's message
-		return err
-	}
-	answer, err := result.Raw()
+	answer, err := rawAnswer(rest.Patch(types.ApplyPatchType).Resource(v1alpha1.HostUpdateResource.Resource).Name(h.Node).
+		Param("fieldManager", FieldManager("host")).Param("force", "true").Body(body).Do(ctx))
 	if err != nil {
 		return err
 	}

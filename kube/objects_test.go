@@ -32,6 +32,18 @@ func TestHostUpdatesInPages(t *testing.T) {
 	}
 }
 
+// TestRefusedReadNamesTheReason checks that an error of reading HostUpdates has the API server's message: who lacks which permission.
+func TestRefusedReadNamesTheReason(t *testing.T) {
+	const message = `hostupdates.lockkeeper.dev is forbidden: User "viewer" cannot list resource "hostupdates"`
+	c := newAPIServer(t, said{403, message}).client()
+	if _, _, err := ListHostUpdates(t.Context(), c); err == nil || err.Error() != "listing hostupdates: "+message {
+		t.Errorf("listing: %v", err)
+	}
+	if _, err := ReadHostUpdate(t.Context(), c, "n1"); err == nil || err.Error() != "reading hostupdate n1: "+message {
+		t.Errorf("reading: %v", err)
+	}
+}
+
 // TestHostEventIsWrittenOnce checks that an Event that exists already, because the answer to the first write was lost, is not
 // an error.
 func TestHostEventIsWrittenOnce(t *testing.T) {
