@@ -2,7 +2,12 @@ package rollout
 
 import (
 	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
 	"testing"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
 // panel is a panel of the dashboard.
@@ -63,9 +68,34 @@ func TestDashboardForm(t *testing.T) {
 			if q.RefID == "" || q.Expr == "" || q.Datasource != p.Datasource {
 				t.Errorf("%s: %+v", p.Title, q)
 			}
+			checkLabels(t, p.Title, q.Expr)
 		}
 	}
 	if queries < 20 {
 		t.Errorf("%d queries", queries)
+	}
+}
+
+// checkLabels checks that each label that a query aggregates or matches by is one of its metrics. Prometheus returns series without
+// such a label and no error.
+func checkLabels(t *testing.T, title, expr string) {
+	t.Helper()
+	has := map[string]bool{"job": true, "instance": true}
+	for _, d := range v1alpha1.MetricDocs() {
+		if strings.Contains(expr, string(d.Name)) {
+			if d.Type == v1alpha1.Histogram {
+				has["le"] = true
+			}
+			for _, name := range d.Labels {
+				has[name] = true
+			}
+		}
+	}
+	for _, m := range labelList.FindAllStringSubmatch(expr, -1) {
+		for name := range strings.SplitSeq(strings.ReplaceAll(m[1], " ", ""), ",") {
+			if !has[name] {
+				t.Errorf("%s uses the label %q; its metrics have %v", title, name, slices.Sorted(maps.Keys(has)))
+			}
+		}
 	}
 }
