@@ -30,7 +30,7 @@ type host struct {
 
 func (h *host) Run(ctx context.Context, command string) (string, int, error) {
 	switch command {
-	case "apt-get install -y " + packagePath:
+	case "apt-get install -y " + packagePath, "apt-get install -y -o Dpkg::Options::=--force-confold " + packagePath:
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		if !h.copied {
