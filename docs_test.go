@@ -179,3 +179,20 @@ func isPath(page, word string) bool {
 	}
 	return (below || isLocal) && slices.Contains(topLevel, first) || !below && (strings.HasSuffix(word, ".go") || strings.HasSuffix(word, ".md"))
 }
+
+// TestGatesLeaveOutOwnAlerts checks that the gates in the documents do not wait for lockkeeper's own alerts. Some of these last until
+// the nodes that wait have had their turns.
+func TestGatesLeaveOutOwnAlerts(t *testing.T) {
+	found := 0
+	for name, text := range pages(t) {
+		for _, query := range regexp.MustCompile(`query: .*ALERTS.*`).FindAllString(text, -1) {
+			found++
+			if !strings.Contains(query, `alertname!~"Lockkeeper.+"`) {
+				t.Errorf("%s: %s", name, query)
+			}
+		}
+	}
+	if found == 0 {
+		t.Error("no gate queries ALERTS")
+	}
+}

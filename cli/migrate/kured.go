@@ -101,7 +101,9 @@ func (d *draft) finishKured() {
 const maxQuery = 4096
 
 // kuredQuery returns the query that has a result while kured would not reboot:
-// pkg/blockers/prometheus.go in kubereboot/kured queries ALERTS and filters the names.
+// pkg/blockers/prometheus.go in kubereboot/kured queries ALERTS and filters the names. It leaves
+// out lockkeeper's own alerts unless the filter chooses the alerts: LockkeeperRebootPending is
+// active as soon as a host wants a reboot, and would keep the gate closed until it has rebooted.
 func kuredQuery(k *kuredDraft) string {
 	var matchers []string
 	if k.filter != "" {
@@ -111,11 +113,11 @@ func kuredQuery(k *kuredDraft) string {
 		}
 		matchers = append(matchers, "alertname"+op+strconv.Quote(".*(?:"+k.filter+").*"))
 	}
+	if k.filter == "" || !k.matchOnly {
+		matchers = append(matchers, `alertname!~"Lockkeeper.+"`)
+	}
 	if k.firing {
 		matchers = append(matchers, `alertstate="firing"`)
-	}
-	if len(matchers) == 0 {
-		return "ALERTS != 0"
 	}
 	return "ALERTS{" + strings.Join(matchers, ",") + "} != 0"
 }

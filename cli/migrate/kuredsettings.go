@@ -74,7 +74,7 @@ var kuredSettings = []Setting{
 	{Program: "kured", Name: "prometheus-url", Becomes: "[coordinator] prometheus_url", restricts: true, use: usePrometheusURL,
 		How: "the coordinator asks this server about a gate of the policy. It must reach it from the host"},
 	{Program: "kured", Name: "alert-filter-regexp", Becomes: "spec.rollout.gates", restricts: true,
-		How: "in the gate's query. kured searches for the expression, Prometheus matches whole names, so .* is added on both sides",
+		How: "in the gate's query. kured searches for the expression, Prometheus matches whole names, so .* is added on both sides. The query leaves out lockkeeper's own alerts, some of which last until the node has rebooted",
 		use: func(d *draft, values []string) (string, error) {
 			d.kured.filter = values[0]
 			if _, err := regexp.Compile(values[0]); err != nil {

@@ -176,14 +176,14 @@ func TestKured(t *testing.T) {
 			name: "alerts",
 			args: []string{"--prometheus-url=http://prometheus.example.com:9090", "--alert-filter-regexp=^(RebootRequired|Watchdog)$", "--alert-firing-only=true"},
 			spec: "  drain:\n    onTimeout: Wait\n  rollout:\n    gates:\n    - name: kured-alerts\n" +
-				"      query: ALERTS{alertname!~\".*(?:^(RebootRequired|Watchdog)$).*\",alertstate=\"firing\"}\n        != 0",
+				"      query: ALERTS{alertname!~\".*(?:^(RebootRequired|Watchdog)$).*\",alertname!~\"Lockkeeper.+\",alertstate=\"firing\"}\n        != 0",
 			file: sentinelFile + "\n\n# On hosts that may become the coordinator. A host must be able to reach the server:\n" +
 				"# the name of a Service usually resolves in pods only.\n[coordinator]\nprometheus_url = \"http://prometheus.example.com:9090\"",
 		},
 		{
 			name: "alerts without a filter",
 			args: []string{"--prometheus-url=https://p.example.com"},
-			spec: "  drain:\n    onTimeout: Wait\n  rollout:\n    gates:\n    - name: kured-alerts\n      query: ALERTS != 0",
+			spec: "  drain:\n    onTimeout: Wait\n  rollout:\n    gates:\n    - name: kured-alerts\n      query: ALERTS{alertname!~\"Lockkeeper.+\"} != 0",
 			file: sentinelFile + "\n\n# On hosts that may become the coordinator. A host must be able to reach the server:\n" +
 				"# the name of a Service usually resolves in pods only.\n[coordinator]\nprometheus_url = \"https://p.example.com\"",
 		},
