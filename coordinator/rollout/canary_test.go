@@ -391,6 +391,11 @@ func TestOutrun(t *testing.T) {
 		}, false},
 		"silent since a boot":    {anUpdate, newer, func(n1 *turn.Node, _ *rollout.Snapshot) { n1.Host.BootID = "b1" }, false},
 		"a policy that is wrong": {anUpdate, newer, func(_ *turn.Node, s *rollout.Snapshot) { of(s, "rest").Problems = broken }, false},
+		"another policy that is wrong": {anUpdate, newer, func(_ *turn.Node, s *rollout.Snapshot) {
+			rules := newPolicy("rules", -1, nil)
+			rules.RulesOnly, rules.Problems = true, broken
+			s.Policies = policy.NewSet(append(s.Policies, rules)...)
+		}, true},
 	} {
 		s := canaries()
 		n1 := &s.Nodes[3]
