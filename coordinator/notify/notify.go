@@ -11,6 +11,7 @@ package notify
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -19,6 +20,7 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -50,6 +52,9 @@ const (
 
 	maxField  = 256 // bytes of any other field
 	maxDetail = 256 // bytes of the answer in the journal
+	// minHidden is the length of the shortest part of the URL that hide replaces, in bytes. Shorter ones are words
+	// such as "api".
+	minHidden = 6
 )
 
 // Options configures a Sender.
@@ -267,7 +272,7 @@ func post(ctx context.Context, client *http.Client, to string, body []byte) erro
 		if u, ok := errors.AsType[*url.Error](err); ok {
 			err = u.Err
 		}
-		return refusal{text: err.Error()}
+		return refusal{text: hide(err.Error(), r.URL)}
 	}
 	defer resp.Body.Close()
 	// The connection can be reused only after the answer has been read.
@@ -275,7 +280,8 @@ func post(ctx context.Context, client *http.Client, to string, body []byte) erro
 	if resp.StatusCode/100 == 2 {
 		return nil
 	}
-	answer := refusal{text: "it answers " + strconv.Itoa(resp.StatusCode) + ": " + string(text[:min(len(text), maxDetail)])}
+	detail := hide(string(text), r.URL)
+	answer := refusal{text: "it answers " + strconv.Itoa(resp.StatusCode) + ": " + detail[:min(len(detail), maxDetail)]}
 	switch resp.StatusCode {
 	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
 	default:
@@ -283,6 +289,25 @@ func post(ctx context.Context, client *http.Client, to string, body []byte) erro
 	}
 	answer.after = retryAfter(resp.Header.Get("Retry-After"), time.Now())
 	return answer
+}
+
+// hide replaces what the text repeats of the URL after the host. The error pages of many servers name the path of the
+// request, and some the query.
+func hide(text string, u *url.URL) string {
+	parts := strings.FieldsFunc(u.EscapedPath()+"?"+u.RawQuery, func(r rune) bool { return strings.ContainsRune("/?&=", r) })
+	for _, part := range parts {
+		if plain, err := url.PathUnescape(part); err == nil {
+			parts = append(parts, plain)
+		}
+	}
+	// The longest first: one part may contain another.
+	slices.SortFunc(parts, func(a, b string) int { return cmp.Compare(len(b), len(a)) })
+	for _, part := range parts {
+		if len(part) >= minHidden {
+			text = strings.ReplaceAll(text, part, "…")
+		}
+	}
+	return text
 }
 
 // retryAfter parses the Retry-After header, which holds seconds or a date. It returns 0 if

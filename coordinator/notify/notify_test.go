@@ -177,6 +177,16 @@ func TestReceiverAnswers(t *testing.T) {
 		}, "it answers 500: " + strings.Repeat("x", maxDetail), false, 0},
 		{"400", func(w http.ResponseWriter, r *http.Request) { http.Error(w, "invalid_payload", 400) }, "it answers 400: invalid_payload\n", true, 0},
 		{"404", func(w http.ResponseWriter, r *http.Request) { http.Error(w, "no_service", 404) }, "it answers 404: no_service\n", true, 0},
+		{"an error page with the path", func(w http.ResponseWriter, r *http.Request) {
+			http.Error(w, `{"status":500,"path":"`+r.URL.Path+`"}`, 500)
+		}, `it answers 500: {"status":500,"path":"/…"}` + "\n", false, 0},
+		{"one with more, escaped for JSON", func(w http.ResponseWriter, r *http.Request) {
+			http.Error(w, "Cannot POST "+strings.ReplaceAll(r.URL.RequestURI(), "/", `\/`)+" "+r.URL.Query().Get("sig"), 404)
+		}, `it answers 404: Cannot POST \/…?sig=… …` + "\n", true, 0},
+		{"a redirect to a broken address", func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Location", "https://[::1"+r.URL.Path)
+			w.WriteHeader(307)
+		}, `failed to parse Location header "https://[::1/…": parse "https://[::1/…": missing ']' in host`, false, 0},
 		{"429", func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Retry-After", "30")
 			w.WriteHeader(429)
@@ -197,7 +207,7 @@ func TestReceiverAnswers(t *testing.T) {
 		{"no answer", func(w http.ResponseWriter, r *http.Request) { io.Copy(io.Discard, r.Body); <-hangs }, "no answer within 10s", false, 0},
 	} {
 		server := httptest.NewServer(http.HandlerFunc(c.answer))
-		s := New(Options{URL: server.URL + "/secret"})
+		s := New(Options{URL: server.URL + "/secret?sig=secret%2Fx"})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		if c.name == "no answer" {
 			ctx, cancel = context.WithTimeout(t.Context(), 100*time.Millisecond)
