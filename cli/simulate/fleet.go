@@ -106,3 +106,8 @@ type Closed struct {
 	To      Moment `json:"to,omitzero"`
 	Because string `json:"because,omitempty"`
 }
+
+// holds reports whether the gate is closed at now, in a run with that start.
+func (c *Closed) holds(now, start time.Time) bool {
+	return !now.Before(c.From.in(start)) && (!c.To.said() || now.Before(c.To.in(start)))
+}

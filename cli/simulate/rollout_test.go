@@ -259,6 +259,22 @@ gates: [{policy: p, gate: calm, closed: [{from: 15m, to: 1h}, {from: "2026-03-02
 	}
 }
 
+// TestClosedIntervals closes a gate from the start on, and with intervals that touch and overlap, in any order.
+func TestClosedIntervals(t *testing.T) {
+	for _, c := range []struct{ closed, begins string }{
+		{"{to: 1h}", "[02 09:00]"},
+		{"{from: 0s, to: 1h}", "[02 09:00]"},
+		{"{from: 0s, to: 1h}, {from: 1h, to: 2h}", "[02 10:00]"},
+		{"{from: 1h, to: 2h}, {from: 0s, to: 1h}", "[02 10:00]"},
+		{"{from: 0s, to: 1h}, {from: 30m, to: 2h}", "[02 10:00]"},
+		{"{from: 0s, to: 2h}, {from: 30m, to: 1h}", "[02 10:00]"},
+	} {
+		r := roll(t, "gates: [{policy: p, gate: calm, closed: ["+c.closed+"]}]\n"+
+			one(1, monday, tenMinutes, "gates: [{name: calm, query: up == 0}]", ""))
+		expect(t, c.closed+": turns begin", begins(r), c.begins)
+	}
+}
+
 // TestOverlappingPolicies has two policies select the same nodes: the one with the higher priority decides, and the
 // total of the other one covers all nodes.
 func TestOverlappingPolicies(t *testing.T) {

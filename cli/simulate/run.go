@@ -1,6 +1,7 @@
 package simulate
 
 import (
+	"cmp"
 	"container/heap"
 	"context"
 	"fmt"
@@ -170,26 +171,33 @@ func (s *sim) coarse(t time.Time) time.Time {
 	return s.Start.Add((after + grain - 1).Truncate(grain))
 }
 
-// makeGates opens all gates and schedules when they close.
+// makeGates sets all gates as they are at the start, and schedules when they close and open.
 func (s *sim) makeGates() {
 	for i := range s.Policies {
 		for _, g := range s.Policies[i].Gates {
-			s.gates[rollout.GateKey(s.Policies[i].Name, g.Name)] = rollout.Gate{Open: true}
+			s.setGate(s.Policies[i].Name, g.Name)
 		}
 	}
 	for _, g := range s.Gates {
 		for _, c := range g.Closed {
-			set := func(gate rollout.Gate) func() {
-				return func() { s.gates[rollout.GateKey(g.Policy, g.Gate)], s.dirty = gate, true }
-			}
-			because := c.Because
-			if because == "" {
-				because = "the fleet's file closes it"
-			}
-			s.plan(c.From.in(s.Start), set(rollout.Gate{Detail: because}))
+			set := func() { s.setGate(g.Policy, g.Gate) }
+			s.plan(c.From.in(s.Start), set)
 			if c.To.said() {
-				s.plan(c.To.in(s.Start), set(rollout.Gate{Open: true}))
+				s.plan(c.To.in(s.Start), set)
 			}
 		}
 	}
+}
+
+// setGate opens or closes the gate, as the fleet's file says for now. Intervals may touch and overlap.
+func (s *sim) setGate(policy, name string) {
+	gate := rollout.Gate{Open: true}
+	for _, g := range s.Gates {
+		for _, c := range g.Closed {
+			if g.Policy == policy && g.Gate == name && c.holds(s.now, s.Start) {
+				gate = rollout.Gate{Detail: cmp.Or(c.Because, "the fleet's file closes it")}
+			}
+		}
+	}
+	s.gates[rollout.GateKey(policy, name)], s.dirty = gate, true
 }

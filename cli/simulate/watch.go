@@ -145,8 +145,6 @@ func (s *sim) provenFor(h *host, p *policy.Policy) {
 // open reports whether the gate is open now according to the fleet's file.
 func (s *sim) open(policy, gate string) bool {
 	return !slices.ContainsFunc(s.Gates, func(g Gate) bool {
-		return g.Policy == policy && g.Gate == gate && slices.ContainsFunc(g.Closed, func(c Closed) bool {
-			return !s.now.Before(c.From.in(s.Start)) && (!c.To.said() || s.now.Before(c.To.in(s.Start)))
-		})
+		return g.Policy == policy && g.Gate == gate && slices.ContainsFunc(g.Closed, func(c Closed) bool { return c.holds(s.now, s.Start) })
 	})
 }
