@@ -34,8 +34,7 @@ var invalid = []policy.Problem{{Field: "spec", Text: "x"}}
 
 // What the policy allows, and what is missing if no turn is expected.
 func TestRollout(t *testing.T) {
-	requestNow := requesting("n1")
-	requestNow.Request.Now = true
+	requestNow := requestingNow("n1")
 	silent := idle("n1")
 	silent.BootID = "another"
 	gate := func(p *policy.Policy, _ *rollout.Snapshot) { p.Gates = []v1alpha1.Gate{{Name: "alerts"}} }
@@ -85,6 +84,21 @@ func TestRollout(t *testing.T) {
 		got, err := json.Marshal(answers(t, Input{Snapshot: s, NoLeader: tc.noLeader}, "", "n1").Groups[0].Rollout)
 		if err != nil || string(got) != tc.want {
 			t.Errorf("%s: %s, %v, expected %s", tc.name, got, err, tc.want)
+		}
+	}
+}
+
+// A request for now waits for a slot, but for no window and no settle time.
+func TestRequestForNow(t *testing.T) {
+	for _, tc := range []struct {
+		other turn.Node
+		in    time.Duration
+	}{{idle("n2"), 0}, {turning("n2", 6*time.Minute), 4 * time.Minute}} {
+		s, p := rolls(requestingNow("n1"), tc.other)
+		window("22:00", time.Hour)(p, &s)
+		got := answers(t, Input{Snapshot: s}, "", "n1").Groups[0].Nodes[0].BeginsIn
+		if got == nil || got.Duration != tc.in {
+			t.Errorf("while the other is %s: it begins in %v, expected %v", tc.other.State, got, tc.in)
 		}
 	}
 }

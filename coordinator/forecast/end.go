@@ -3,6 +3,7 @@ package forecast
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"time"
@@ -121,6 +122,7 @@ type simulation struct {
 	running       []*simulatedNode
 	seen          map[string][]time.Duration // durations of finished turns, by turnKind
 	slots         map[string][]string        // by node, the policies in which it counts as unavailable
+	controlPlane  map[string]bool            // the control-plane nodes that keep others from their turns
 	unmatched     int                        // nodes that want something and that no policy selects
 }
 
@@ -131,7 +133,7 @@ type line struct {
 	*policy.Policy
 	taken int       // how many of its nodes are unavailable
 	next  time.Time // it grants no turn before this time
-	// shut is why no node of the policy may begin a turn now, or "".
+	// shut is why no node of the policy may begin a turn now, or "", except those that wait for nothing; see skips.
 	shut string
 	// open reports whether, at the last call of grant, a window was open that a turn
 	// fits in, and closes when it closes. opens is when the next such window opens.
@@ -149,14 +151,16 @@ type simulatedNode struct {
 	// counts are the policies in which the node counts as unavailable.
 	counts []string
 	// stages reports that the next turn boots another OS version, version, which may be
-	// unknown. waits is why canaries keep the node from its turn.
+	// unknown. waits is why canaries or another control-plane node keep the node from its turn.
 	stages  bool
 	version string
 	waits   string
+	// skips reports that the node waits for no window, gate or settle time; see [rollout.RequestedNow].
+	skips bool
 }
 
 func newSimulation(s rollout.Snapshot, out *rollout.Outcome, held map[string]v1alpha1.Reason, acrossWindows bool) *simulation {
-	c := &simulation{acrossWindows: acrossWindows, begin: map[string]time.Time{}, notBefore: map[string]time.Time{}, canaries: newCanaries(s), now: s.Now, total: math.MaxInt, taken: out.Unavailable, byName: map[string]*line{}, seen: map[string][]time.Duration{}, slots: map[string][]string{}}
+	c := &simulation{acrossWindows: acrossWindows, begin: map[string]time.Time{}, notBefore: map[string]time.Time{}, canaries: newCanaries(s), now: s.Now, total: math.MaxInt, taken: out.Unavailable, byName: map[string]*line{}, seen: map[string][]time.Duration{}, slots: map[string][]string{}, controlPlane: map[string]bool{}}
 	c.lines = make([]line, len(out.Policies))
 	for i := range out.Policies {
 		f := &out.Policies[i]
@@ -177,7 +181,11 @@ func newSimulation(s rollout.Snapshot, out *rollout.Outcome, held map[string]v1a
 	}
 	nodes := make(map[string]*turn.Node, len(s.Nodes))
 	for i := range s.Nodes {
-		nodes[s.Nodes[i].Name] = &s.Nodes[i]
+		n := &s.Nodes[i]
+		nodes[n.Name] = n
+		if n.ControlPlane && (n.InTurn() || n.Mark || !n.Ready || n.Unschedulable) {
+			c.controlPlane[n.Name] = true
+		}
 	}
 	for i := range out.Verdicts {
 		if l := c.byName[out.Verdicts[i].Policy]; l != nil {
@@ -222,9 +230,13 @@ func (c *simulation) add(n *turn.Node, l *line, held v1alpha1.Reason) {
 	if !inTurn && held == v1alpha1.ReasonGateClosed {
 		l.shut = cmp.Or(l.shut, "a gate is closed")
 	}
+	shut := l.shut
+	if g.skips = rollout.RequestedNow(n); g.skips {
+		shut = l.stopped()
+	}
 	waitsForWindow := c.acrossWindows && held == v1alpha1.ReasonWindow && l.closed(c.now, false) != ""
 	released := transient[held] || waitsForWindow
-	if !inTurn && (released || l.shut != "") {
+	if !inTurn && (released || shut != "") {
 		if g.version, g.stages = osUpdate(changes); g.stages {
 			if at := c.canaries.earliest(l, g.version); !at.IsZero() {
 				c.notBefore[n.Name], l.NotBefore = at, later(l.NotBefore, at)
@@ -232,9 +244,9 @@ func (c *simulation) add(n *turn.Node, l *line, held v1alpha1.Reason) {
 		}
 	}
 	switch {
-	case !inTurn && l.shut != "":
-		l.Unknown = cmp.Or(l.Unknown, l.shut)
-		c.canaries.add(n, "gets no turn: "+l.shut)
+	case !inTurn && shut != "":
+		l.Unknown = cmp.Or(l.Unknown, shut)
+		c.canaries.add(n, "gets no turn: "+shut)
 		return
 	case !released, inTurn && n.Grant == nil:
 		l.Held++
@@ -261,10 +273,8 @@ func (c *simulation) add(n *turn.Node, l *line, held v1alpha1.Reason) {
 	c.canaries.add(n, "")
 }
 
-// closed returns why the policy grants no turn now, or "". With acrossWindows, a window
-// that opens later is not a reason.
-func (l *line) closed(now time.Time, acrossWindows bool) string {
-	open, _, next := l.OpenUntil(now, l.ExpectedDuration)
+// stopped returns why the policy grants no turn until someone acts, or "".
+func (l *line) stopped() string {
 	switch {
 	case len(l.Problems) > 0:
 		return "the policy is invalid"
@@ -274,6 +284,17 @@ func (l *line) closed(now time.Time, acrossWindows bool) string {
 		return "the policy is paused"
 	case l.Observe:
 		return "the policy only observes"
+	}
+	return ""
+}
+
+// closed returns why the policy grants no turn now, or "". With acrossWindows, a window
+// that opens later is not a reason.
+func (l *line) closed(now time.Time, acrossWindows bool) string {
+	open, _, next := l.OpenUntil(now, l.ExpectedDuration)
+	switch why := l.stopped(); {
+	case why != "":
+		return why
 	case !open && next.IsZero():
 		return "no window opens within eight days"
 	case !open && !acrossWindows && l.Blackout(now) != nil:
@@ -316,7 +337,11 @@ func (c *simulation) run() {
 // endTurn ends the turn of a node. A node that another owner cordoned or deletes
 // stays unavailable.
 func (c *simulation) endTurn(g *simulatedNode) {
-	stays := g.Deleted || g.Unschedulable && !g.OwnCordon()
+	cordoned := g.Unschedulable && !g.OwnCordon()
+	stays := g.Deleted || cordoned
+	if !cordoned {
+		delete(c.controlPlane, g.Name)
+	}
 	if !stays {
 		for _, name := range g.counts {
 			if l := c.byName[name]; l != nil {
@@ -357,23 +382,28 @@ func (c *simulation) grant(now time.Time) (again time.Time) {
 			after = c.canaries.until(l, g.version)
 		}
 		switch {
-		case l.next.After(now):
+		case !g.skips && l.next.After(now):
 			wait(g, l.next)
 		case after.why != "":
 			g.waits, kept = after.why, append(kept, g)
 		case after.at.After(now):
 			wait(g, after.at)
-		case !l.open && c.acrossWindows && !l.opens.IsZero():
+		case !g.skips && !l.open && c.acrossWindows && !l.opens.IsZero():
 			wait(g, l.opens)
-		case !l.open:
+		case !g.skips && !l.open:
 			why := "its window closes before that"
 			if b := cmp.Or(l.Blackout(now), l.Blackout(l.closes)); b != nil {
 				why = b.Name + " begins before that"
 			}
 			l.Unknown = cmp.Or(l.Unknown, why)
-		case l.taken+more > l.figures.Allowed, c.taken+more > c.total, g.ControlPlane && c.controlPlaneBusy():
+		case l.taken+more > l.figures.Allowed, c.taken+more > c.total:
 			kept = append(kept, g)
+		case g.ControlPlane && c.controlPlaneBusy(g.Name) != "":
+			g.waits, kept = "control-plane node "+c.controlPlaneBusy(g.Name)+" is unavailable", append(kept, g)
 		default:
+			if g.ControlPlane {
+				c.controlPlane[g.Name] = true
+			}
 			l.taken, c.taken = l.taken+more, c.taken+more
 			if more == 1 {
 				g.counts = []string{l.figures.Name}
@@ -387,7 +417,13 @@ func (c *simulation) grant(now time.Time) (again time.Time) {
 	return again
 }
 
-// controlPlaneBusy reports whether a control-plane node is in its turn.
-func (c *simulation) controlPlaneBusy() bool {
-	return slices.ContainsFunc(c.running, func(g *simulatedNode) bool { return g.ControlPlane })
+// controlPlaneBusy returns the first control-plane node that keeps the others from their turns, except the named one,
+// or "".
+func (c *simulation) controlPlaneBusy(except string) string {
+	for _, name := range slices.Sorted(maps.Keys(c.controlPlane)) {
+		if name != except {
+			return name
+		}
+	}
+	return ""
 }

@@ -44,9 +44,24 @@ func doneBefore(name string, took, ago time.Duration, changes []v1alpha1.Change)
 }
 
 // requesting is a node that wants a reboot because of a request.
+func requestingNow(name string) turn.Node {
+	n := requesting(name)
+	n.Request.Now = true
+	return n
+}
+
 func requesting(name string) turn.Node {
 	n := wanting(name)
 	n.Request, n.Host.Changes = &v1alpha1.Request{Action: "reboot"}, []v1alpha1.Change{{Source: v1alpha1.SourceRequest}}
+	return n
+}
+
+// controlPlane is the node as one of the control plane, changed by edit unless that is nil.
+func controlPlane(n turn.Node, edit func(*turn.Node)) turn.Node {
+	n.ControlPlane = true
+	if edit != nil {
+		edit(&n)
+	}
 	return n
 }
 
@@ -130,6 +145,11 @@ func TestEnds(t *testing.T) {
 			unknown: "the policy is invalid", left: 2},
 		{name: "no policy selects them", nodes: nodes(2, wanting), change: func(_ *policy.Policy, s *rollout.Snapshot) { s.Policies = nil }, unknown: "every node that is left is held", left: 2, without: 2},
 		{name: "a gate is closed", nodes: nodes(2, wanting), held: map[string]v1alpha1.Reason{"n1": v1alpha1.ReasonGateClosed}, unknown: "a gate is closed", left: 2, turn: 10 * time.Minute},
+		{name: "a request for now waits for no window", nodes: []turn.Node{requestingNow("a")}, change: window("22:00", time.Hour), after: 10 * time.Minute, left: 1, turn: 10 * time.Minute},
+		{name: "the others do", nodes: []turn.Node{requestingNow("a"), wanting("b")}, change: window("22:00", time.Hour), unknown: "the next window opens at 2026-11-21 22:00:00 UTC", left: 2, turn: 10 * time.Minute},
+		{name: "a request for now waits for the slot, and for no settle time", nodes: []turn.Node{turning("a", 6*time.Minute), requestingNow("b")}, change: blackout(-time.Hour, 50*time.Hour),
+			after: 14 * time.Minute, left: 2, turn: 10 * time.Minute},
+		{name: "a request for now waits for a paused policy", nodes: []turn.Node{requestingNow("a")}, change: func(p *policy.Policy, _ *rollout.Snapshot) { p.Paused = true }, unknown: "the policy is paused", left: 1},
 		{name: "no window is open", nodes: nodes(2, wanting), change: window("22:00", time.Hour), unknown: "the next window opens at 2026-11-21 22:00:00 UTC", left: 2},
 		{name: "a blackout holds", nodes: nodes(2, wanting), change: blackout(-time.Hour, 50*time.Hour), unknown: "blackout from noon holds until 2026-11-23 14:00:00 UTC", left: 2},
 		{name: "a blackout begins when all have had their turns", nodes: nodes(3, wanting), change: blackout(32*time.Minute, time.Hour), after: 32 * time.Minute, left: 3, turn: 10 * time.Minute},
@@ -138,6 +158,16 @@ func TestEnds(t *testing.T) {
 		{name: "the window is too short", nodes: nodes(3, wanting), change: window("11:45", 40*time.Minute), unknown: "its window closes before that", left: 3, turn: 10 * time.Minute},
 		{name: "one control-plane node at a time", nodes: nodes(2, func(name string) turn.Node { n := wanting(name); n.ControlPlane = true; return n }),
 			change: func(p *policy.Policy, _ *rollout.Snapshot) { p.MaxUnavailable.Number = 2 }, after: 21 * time.Minute, left: 2, turn: 10 * time.Minute},
+		{name: "someone cordoned another control-plane node", nodes: []turn.Node{controlPlane(idle("c1"), func(n *turn.Node) { n.Unschedulable = true }), controlPlane(wanting("c2"), nil)},
+			change: func(p *policy.Policy, _ *rollout.Snapshot) { p.MaxUnavailable.Number = 2 }, unknown: "control-plane node c1 is unavailable", left: 1, turn: 10 * time.Minute},
+		{name: "that node itself has its turn, and stays cordoned", nodes: []turn.Node{controlPlane(wanting("c1"), func(n *turn.Node) { n.Unschedulable = true }), controlPlane(wanting("c2"), nil)},
+			change: func(p *policy.Policy, _ *rollout.Snapshot) { p.MaxUnavailable.Number = 2 }, unknown: "control-plane node c1 is unavailable", left: 2, turn: 10 * time.Minute},
+		{name: "another control-plane node is not Ready", nodes: []turn.Node{controlPlane(idle("c1"), func(n *turn.Node) { n.Ready = false }), controlPlane(wanting("c2"), nil), wanting("n1")},
+			change: func(p *policy.Policy, _ *rollout.Snapshot) { p.MaxUnavailable.Number = 2 }, unknown: "control-plane node c1 is unavailable", left: 2, turn: 10 * time.Minute},
+		{name: "another control-plane node is held in its turn", nodes: []turn.Node{controlPlane(turning("c1", time.Minute), nil), controlPlane(wanting("c2"), nil)}, held: map[string]v1alpha1.Reason{"c1": v1alpha1.ReasonOverdue},
+			change: func(p *policy.Policy, _ *rollout.Snapshot) { p.MaxUnavailable.Number = 2 }, unknown: "control-plane node c1 is unavailable", left: 2, without: 1, turn: 10 * time.Minute},
+		{name: "another control-plane node ends its turn", nodes: []turn.Node{controlPlane(turning("c1", 6*time.Minute), nil), controlPlane(wanting("c2"), nil)},
+			change: func(p *policy.Policy, _ *rollout.Snapshot) { p.MaxUnavailable.Number = 2 }, after: 15 * time.Minute, left: 2, turn: 10 * time.Minute},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			s, p := rolls(tc.nodes...)

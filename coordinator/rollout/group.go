@@ -305,7 +305,7 @@ func moment(now, t time.Time) string {
 // closed, or a blackout has begun. A policy that was deleted or became invalid has neither,
 // so it cancels nothing.
 func (d *decision) closing(n *turn.Node) bool {
-	if n.Grant.Terms.OnClose != v1alpha1.OnCloseCancel || requestedNow(n) && n.Grant.Request != nil && n.Grant.Request.Now {
+	if n.Grant.Terms.OnClose != v1alpha1.OnCloseCancel || RequestedNow(n) && n.Grant.Request != nil && n.Grant.Request.Now {
 		return false
 	}
 	g := d.named(n.Grant.Policy)

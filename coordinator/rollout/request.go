@@ -5,9 +5,9 @@ import (
 	"lockkeeper.dev/lockkeeper/node/turn"
 )
 
-// requestedNow reports whether an admin has requested a reboot that does not wait, and the
+// RequestedNow reports whether an admin has requested a reboot that does not wait, and the
 // host's plan includes it.
-func requestedNow(n *turn.Node) bool {
+func RequestedNow(n *turn.Node) bool {
 	return n.Request != nil && n.Request.Now && n.HostReported() && v1alpha1.Has(n.Host.Changes, v1alpha1.SourceRequest)
 }
 
@@ -22,7 +22,7 @@ func requestGone(n *turn.Node) bool {
 // [waits]. A restored store is not a wait of the policy's: for the settle time after it,
 // lockkeeper does not know which nodes rebooted lately.
 func (d *decision) skipsWaits(n *turn.Node, g *group) bool {
-	return requestedNow(n) && !d.credible(d.Rewound).Add(g.p.Settle).After(d.Now)
+	return RequestedNow(n) && !d.credible(d.Rewound).Add(g.p.Settle).After(d.Now)
 }
 
 // waits reports whether the reason, which groupHold has returned, ends by itself: a window, a gate
