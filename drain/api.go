@@ -17,6 +17,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/rest"
+
+	"lockkeeper.dev/lockkeeper/kube"
 )
 
 const (
@@ -39,6 +41,9 @@ func (d *Drainer) eachPod(ctx context.Context, f func(*corev1.Pod)) error {
 	o := metav1.ListOptions{FieldSelector: d.selector(), Limit: listPage}
 	for {
 		list, err := d.Client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, o)
+		if err == nil {
+			err = kube.VerifyList(list)
+		}
 		if err != nil {
 			return err
 		}
@@ -61,7 +66,7 @@ type apiEvictor struct {
 }
 
 func (a apiEvictor) evict(ctx context.Context, f facts) answer {
-	ctx, cancel := context.WithTimeout(ctx, evictTimeout)
+	ctx, cancel := context.WithTimeout(kube.Once(ctx), evictTimeout)
 	defer cancel()
 	// Without the UID it could hit a later pod of the same name.
 	options := metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(f.UID))}
@@ -107,7 +112,7 @@ func (a apiEvictor) deletePod(ctx context.Context, p Pod, options metav1.DeleteO
 	return once(a.client.CoreV1().RESTClient().Delete(), p).Body(&options).Do(ctx).Error()
 }
 
-// once makes r a request about a pod that is sent only once. The typed methods, such as EvictV1, repeat a request by
+// once makes r a request about a pod that is sent only once; its context is one of [kube.Once]. The typed methods, such as EvictV1, repeat a request by
 // themselves, up to ten times, if the answer has a Retry-After (10 s while the budget's controller works on it). That
 // would block one of few evictions under way for minutes, and hide the blocker.
 func once(r *rest.Request, p Pod) *rest.Request {
@@ -129,6 +134,8 @@ func answerOf(err error) answer {
 		a.retryAfter = time.Duration(seconds) * time.Second
 	}
 	switch {
+	case webhookDenial.MatchString(s.Message):
+		a.kind, a.reason = refused, Refused // whatever the code: KubeVirt's webhook answers 429
 	case s.Code == http.StatusNotFound, s.Code == http.StatusConflict:
 		a.kind, a.reason = gone, Refused
 	case (s.Code == http.StatusTooManyRequests || s.Code == http.StatusForbidden) &&
@@ -149,6 +156,10 @@ func answerOf(err error) answer {
 	}
 	return a
 }
+
+// webhookDenial finds the answer of an admission webhook that refuses, whose code the webhook chooses; see
+// pkg/admission/plugin/webhook/errors in Kubernetes' apiserver.
+var webhookDenial = regexp.MustCompile(`^admission webhook ".{1,253}" denied the request`)
 
 // messageOf returns the server's message. The causes name the budget and its figures, which the
 // status's own message does not.

@@ -17,6 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+
+	"lockkeeper.dev/lockkeeper/kube"
 )
 
 func TestAnswerOf(t *testing.T) {
@@ -36,10 +38,22 @@ func TestAnswerOf(t *testing.T) {
 	twoBudgets := &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: 500, Message: "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.",
 	}}
+	// As from the webhook of KubeVirt, which moves the virtual machine of the pod to another node instead.
+	const denied = `admission webhook "virt-launcher-eviction-interceptor.kubevirt.io" denied the request: Eviction triggered evacuation of VMI "shop/vm"`
+	webhook := func(code int32) error {
+		return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: code, Message: denied}}
+	}
 	for name, c := range map[string]struct {
 		err  error
 		want answer
 	}{
+		"a webhook's 403": {webhook(403), answer{kind: refused, reason: Refused, message: denied}},
+		"a webhook's 409": {webhook(409), answer{kind: refused, reason: Refused, message: denied}},
+		"a webhook's 429": {webhook(429), answer{kind: refused, reason: Refused, message: denied}},
+		"a webhook's 500": {webhook(500), answer{kind: refused, reason: Refused, message: denied}},
+		"a webhook's 503": {webhook(503), answer{kind: refused, reason: Refused, message: denied}},
+		"a webhook that does not answer": {apierrors.NewInternalError(errors.New(`failed calling webhook "a.example.com": timeout`)),
+			answer{kind: refused, reason: ServerError, message: `Internal error occurred: failed calling webhook "a.example.com": timeout`}},
 		"accepted": {nil, answer{kind: accepted}},
 		"over budget": {overBudget, answer{kind: later, reason: PodDisruptionBudget, budget: "db",
 			message: "The disruption budget db needs 3 healthy pods and has 3 currently"}},
@@ -90,7 +104,7 @@ func TestTidy(t *testing.T) {
 }
 
 // refusing returns an API server that refuses every request with the status.
-func refusing(t *testing.T, code int, header ...string) (kubernetes.Interface, *atomic.Int32) {
+func refusing(t *testing.T, code int, header ...string) (Client, *atomic.Int32) {
 	var requests atomic.Int32
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		requests.Add(1)
@@ -100,14 +114,15 @@ func refusing(t *testing.T, code int, header ...string) (kubernetes.Interface, *
 		http.Error(w, "no\nluck", code)
 	}))
 	t.Cleanup(srv.Close)
-	c, err := kubernetes.NewForConfig(&rest.Config{Host: srv.URL})
+	c, err := kube.ConnectConfig(&rest.Config{Host: srv.URL}, "host", "test", 100, 100)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return c, &requests
 }
 
-// TestAnEvictionIsOneRequest checks that client-go does not repeat an eviction without the drain's knowledge.
+// TestAnEvictionIsOneRequest checks that client-go does not repeat an eviction without the drain's knowledge, and that the
+// drain learns for how long the API server wants to be left alone. When it limits requests, only a header says so.
 func TestAnEvictionIsOneRequest(t *testing.T) {
 	for _, code := range []int{429, 500, 503} {
 		c, requests := refusing(t, code, "Retry-After", "1")
@@ -121,11 +136,28 @@ func TestAnEvictionIsOneRequest(t *testing.T) {
 	}
 }
 
+// proxied returns a client to which a proxy answers every request with 200 and JSON of its own.
+func proxied(t *testing.T) kubernetes.Interface {
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write([]byte(`{"status":"ok"}`))
+	}))
+	t.Cleanup(srv.Close)
+	c, err := kubernetes.NewForConfig(&rest.Config{Host: srv.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
 func TestWhatCannotBeListedIsNotEmpty(t *testing.T) {
 	c, _ := refusing(t, 403)
 	d := &Drainer{Client: c, Node: testNode}
 	if left, err := d.Remaining(t.Context()); err == nil || left != nil {
 		t.Errorf("Remaining: %v, %v", left, err)
+	}
+	if left, err := (&Drainer{Client: proxied(t), Node: testNode}).Remaining(t.Context()); err == nil {
+		t.Errorf("Remaining, from a proxy: %v", left)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

@@ -13,10 +13,9 @@ const (
 	// asks the budget again after 1 to 30 s, for one of its pods. Or several budgets select the pod, which lasts until a user
 	// changes one; the API server does not name them.
 	PodDisruptionBudget Reason = "PodDisruptionBudget"
-	// TooManyRequests: 429 for another reason: the API server is busy, or a webhook delays the
-	// eviction.
+	// TooManyRequests: 429 for another reason: the API server is busy.
 	TooManyRequests Reason = "TooManyRequests"
-	// Refused: the API server or a webhook refused the eviction (4xx).
+	// Refused: the API server refused the eviction (4xx), or a webhook did, with any code.
 	Refused Reason = "Refused"
 	// ServerError: 5xx.
 	ServerError Reason = "ServerError"

@@ -81,15 +81,16 @@ func (s *podServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // period, unless that is 0.
 func TestRequestsOfAnEviction(t *testing.T) {
 	const (
-		post    = "POST /api/v1/namespaces/shop/pods/db-0/eviction"
-		del     = "DELETE /api/v1/namespaces/shop/pods/db-0"
-		budget  = `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"TooManyRequests","code":429,"details":{"causes":[{"reason":"DisruptionBudget","message":"too few"}]}}`
-		busy    = `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"TooManyRequests","code":429}`
-		full    = `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"TooManyRequests","code":429,"details":{"retryAfterSeconds":1}}`
-		webhook = `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"no","reason":"Forbidden","code":403}`
-		missing = `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}`
-		away    = `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"away","code":503}`
-		timeout = `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"conflicts","reason":"Timeout","code":504}`
+		post      = "POST /api/v1/namespaces/shop/pods/db-0/eviction"
+		del       = "DELETE /api/v1/namespaces/shop/pods/db-0"
+		budget    = `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"TooManyRequests","code":429,"details":{"causes":[{"reason":"DisruptionBudget","message":"too few"}]}}`
+		busy      = `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"TooManyRequests","code":429}`
+		full      = `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"TooManyRequests","code":429,"details":{"retryAfterSeconds":1}}`
+		webhook   = `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"no","reason":"Forbidden","code":403}`
+		evacuates = `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"admission webhook \"w\" denied the request: moves","code":429}`
+		missing   = `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}`
+		away      = `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"away","code":503}`
+		timeout   = `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"conflicts","reason":"Timeout","code":504}`
 	)
 	for name, c := range map[string]struct {
 		force   bool
@@ -107,6 +108,7 @@ func TestRequestsOfAnEviction(t *testing.T) {
 		"force, a budget":               {force: true, grace: 5 * time.Second, refuses: budget, sent: []string{post, del}, deleted: "too few"},
 		"force, a grace period of 0":    {force: true, refuses: budget, sent: []string{post + " 1", del + " 1"}, deleted: "too few"},
 		"force, a webhook":              {force: true, grace: 5 * time.Second, refuses: webhook, sent: []string{post, del}, deleted: "no"},
+		"force, a webhook's 429":        {force: true, grace: 5 * time.Second, refuses: evacuates, sent: []string{post, del}, deleted: `admission webhook "w" denied the request: moves`},
 		"force, conflicts on a budget":  {force: true, grace: 5 * time.Second, refuses: timeout, sent: []string{post, del}, deleted: "conflicts"},
 		"force, both refused":           {force: true, grace: 5 * time.Second, refuses: budget, keeps: webhook, sent: []string{post, del}, kind: refused},
 		"force, both refused for now":   {force: true, grace: 5 * time.Second, refuses: budget, keeps: full, sent: []string{post, del}, kind: later},

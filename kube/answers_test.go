@@ -62,8 +62,11 @@ func TestAnswersShowARefusal(t *testing.T) {
 		{403, true, false, 2}, {0, true, false, 2}, {401, true, true, 3}, {200, true, false, 4},
 	} {
 		code = step.code
-		if resp, _ := rt.RoundTrip(nil); resp != nil && resp.Header.Get("Retry-After") != "" {
+		if resp, _ := rt.RoundTrip(&http.Request{}); resp != nil && resp.Header.Get("Retry-After") != "" {
 			t.Errorf("%d: client-go may send the request again", step.code)
+		}
+		if resp, _ := rt.RoundTrip((&http.Request{}).WithContext(Once(t.Context()))); resp != nil && resp.Header.Get("Retry-After") != "1" {
+			t.Errorf("%d: the Retry-After of a request that is sent once is lost", step.code)
 		}
 		if answered, refused := a.last.Load() != 0, !a.refused.IsZero(); answered != step.answered || refused != step.refused || changes != step.changes {
 			t.Errorf("step %d, %d: answered %t, refused %t, %d changes; want %+v", i, step.code, answered, refused, changes, step)

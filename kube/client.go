@@ -410,8 +410,9 @@ type answers struct {
 // wrap records the answer to each request. It also prevents client-go from repeating a
 // request. client-go repeats any request, even a PATCH, up to ten times if a 429 or 5xx has
 // a Retry-After header. The last answer then hides the first one: a write that may have
-// landed in spite of a 503 then looks like a refusal or a conflict. Removing the header
-// loses nothing, because the API server's Status contains the delay too.
+// landed in spite of a 503 then looks like a refusal or a conflict. A Status of the API server
+// contains the delay too, but the 429 with which it limits requests is plain text: the header
+// stays in the answer to a request with a context of [Once].
 func (a *answers) wrap(next http.RoundTripper) http.RoundTripper {
 	return roundTripper(func(r *http.Request) (*http.Response, error) {
 		sent := time.Now()
@@ -419,7 +420,9 @@ func (a *answers) wrap(next http.RoundTripper) http.RoundTripper {
 		if err != nil {
 			return resp, err
 		}
-		resp.Header.Del("Retry-After")
+		if r.Context().Value(onceKey{}) == nil {
+			resp.Header.Del("Retry-After")
+		}
 		a.date(resp, sent)
 		switch code := resp.StatusCode; {
 		case code == http.StatusUnauthorized:
@@ -434,6 +437,12 @@ func (a *answers) wrap(next http.RoundTripper) http.RoundTripper {
 		return resp, nil
 	})
 }
+
+type onceKey struct{}
+
+// Once returns a context for a request that client-go sends only once (MaxRetries is 0). Its
+// error contains the Retry-After of every answer, also of one that is not a Status.
+func Once(ctx context.Context) context.Context { return context.WithValue(ctx, onceKey{}, true) }
 
 // date compares the clocks of the API server and of this process.
 func (a *answers) date(resp *http.Response, sent time.Time) {

@@ -32,7 +32,7 @@ func TestSkew(t *testing.T) {
 				date := time.Now().Add(ahead).UTC().Format(http.TimeFormat)
 				time.Sleep(back)
 				return &http.Response{Header: http.Header{"Date": {date}}}, nil
-			})).RoundTrip(nil)
+			})).RoundTrip(&http.Request{})
 			if err != nil || r == nil {
 				t.Fatal(r, err)
 			}
@@ -63,10 +63,10 @@ func TestSkew(t *testing.T) {
 		near(0)
 		// An answer without a date and a missing answer are ignored too.
 		for _, header := range []http.Header{{}, {"Date": {"yesterday"}}} {
-			a.wrap(roundTripper(func(*http.Request) (*http.Response, error) { return &http.Response{Header: header}, nil })).RoundTrip(nil)
+			a.wrap(roundTripper(func(*http.Request) (*http.Response, error) { return &http.Response{Header: header}, nil })).RoundTrip(&http.Request{})
 			near(0)
 		}
-		a.wrap(roundTripper(func(*http.Request) (*http.Response, error) { return nil, http.ErrServerClosed })).RoundTrip(nil)
+		a.wrap(roundTripper(func(*http.Request) (*http.Response, error) { return nil, http.ErrServerClosed })).RoundTrip(&http.Request{})
 		near(0)
 	})
 }

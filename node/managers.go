@@ -82,6 +82,9 @@ func (p *podManagers) refresh(ctx context.Context, age time.Duration) error {
 	pods, err := p.client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
 		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", p.node).String(), ResourceVersion: "0",
 	})
+	if err == nil {
+		err = kube.VerifyList(pods)
+	}
 	if err != nil {
 		p.err = fmt.Errorf("listing the pods of node %s, to find other reboot managers and pods that block a drain: %w", p.node, err)
 		return p.err

@@ -18,10 +18,11 @@ import (
 
 // podServer answers lists of pods, and counts them.
 type podServer struct {
-	pods  []corev1.Pod
-	fails bool
-	lists int
-	query string // of the last list
+	pods    []corev1.Pod
+	fails   bool
+	proxied bool // a proxy answers in its place
+	lists   int
+	query   string // of the last list
 }
 
 func (s *podServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -33,7 +34,11 @@ func (s *podServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		_, _ = w.Write([]byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","message":"no rights","code":403}`))
 		return
 	}
-	_ = json.NewEncoder(w).Encode(corev1.PodList{TypeMeta: metav1.TypeMeta{Kind: "PodList", APIVersion: "v1"}, Items: s.pods})
+	if s.proxied {
+		_, _ = w.Write([]byte(`{"code":0}`))
+		return
+	}
+	_ = json.NewEncoder(w).Encode(corev1.PodList{TypeMeta: metav1.TypeMeta{Kind: "PodList", APIVersion: "v1"}, ListMeta: metav1.ListMeta{ResourceVersion: "9"}, Items: s.pods})
 }
 
 func servePods(t *testing.T) (*podServer, *podManagers) {
@@ -182,5 +187,9 @@ func TestPodManagersAreListedRarely(t *testing.T) {
 	v = step.Vetoes{}
 	if p.set(&v, nil); v.Unread != "" {
 		t.Errorf("the veto stays: %s", v.Unread)
+	}
+	s.pods, s.proxied = []corev1.Pod{aPod("kube-system", "kured-x", "kured", "/usr/bin/kured")}, true
+	if err := p.refresh(t.Context(), 0); err == nil {
+		t.Error("the answer of a proxy is a list without pods")
 	}
 }

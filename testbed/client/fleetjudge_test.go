@@ -409,7 +409,7 @@ func overruled(was *faultproxy.Record, g *group) bool {
 	}
 	switch was.Code {
 	case http.StatusTooManyRequests:
-		return g.budget.text != ""
+		return g.budget.text != "" || g.obstacle == guard429
 	case http.StatusForbidden, http.StatusInternalServerError:
 		return true
 	}

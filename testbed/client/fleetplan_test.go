@@ -65,9 +65,9 @@ var (
 		message: "this pod itself is not Ready", kinds: []kind{replica, member}, asked: true}
 	guard403 = &obstacle{name: "a webhook that forbids", reason: drain.Refused, overruled: true,
 		message: guardText, kinds: []kind{replica, member, bare}, asked: true}
-	guard429 = &obstacle{name: "a webhook that is busy", reason: drain.TooManyRequests,
+	guard429 = &obstacle{name: "a webhook that refuses for now", reason: drain.Refused, overruled: true,
 		message: guardText, kinds: []kind{replica, member, bare}, asked: true}
-	guard500 = &obstacle{name: "a webhook that fails", reason: drain.ServerError, overruled: true,
+	guard500 = &obstacle{name: "a webhook that fails", reason: drain.Refused, overruled: true,
 		message: guardText, kinds: []kind{replica, member, bare}, asked: true}
 	guardAll = &obstacle{name: "a webhook that forbids deletions too", reason: drain.Refused,
 		message: guardText, kinds: []kind{replica, member, bare}, asked: true}
