@@ -258,19 +258,26 @@ func (c *Client) OwnKinds() (*rest.RESTClient, error) {
 
 // Skew returns by how much the API server's clock is ahead of this process's clock, with
 // an error of up to three seconds. It uses the Date header of the last prompt answer. ok is
-// false before the first such answer.
+// false before the first such answer. If this host's clock has been set since that answer,
+// Skew takes that into account.
 func (c *Client) Skew() (ahead time.Duration, ok bool) {
-	return time.Duration(c.answers.skew.Load()), c.answers.dated.Load()
+	d := c.answers.dated.Load()
+	if d == nil {
+		return 0, false
+	}
+	now := time.Now()
+	return d.ahead(now.Sub(d.at), now), true
 }
 
-// server identifies the server, its certificate authority, and the account of the next request.
-func (c *Client) server() any { return c.conn.Load().over }
+// Identity identifies the server, its certificate authority, and the account of the next request.
+// It stays the same when the credential of an account is renewed.
+func (c *Client) Identity() any { return c.conn.Load().over }
 
 // serverOf returns what identifies the server and the account of the client's next request; see
 // WatchOptions.Server. It returns nil if these never change.
 func serverOf(client API) func() any {
 	if c, ok := client.(*Client); ok && c != nil {
-		return c.server
+		return c.Identity
 	}
 	return nil
 }
@@ -398,9 +405,8 @@ const prompt = 5 * time.Second
 
 // answers records facts from the API server's answers to one identity.
 type answers struct {
-	skew  atomic.Int64 // nanoseconds by which the API server's clock is ahead
-	dated atomic.Bool
-	last  atomic.Int64 // see State.Answered; in nanoseconds since 1970, 0 means never
+	dated atomic.Pointer[dated] // nil before the first prompt answer
+	last  atomic.Int64          // see State.Answered; in nanoseconds since 1970, 0 means never
 
 	mu      sync.Mutex
 	refused time.Time // see State.Refused
@@ -449,10 +455,19 @@ func (a *answers) date(resp *http.Response, sent time.Time) {
 	took := time.Since(sent)
 	if t, err := http.ParseTime(resp.Header.Get("Date")); err == nil && took <= prompt {
 		// The server wrote the header between sent and now, and truncated it to a second.
-		mid := sent.Add(took / 2)
-		a.skew.Store(int64(t.Add(500 * time.Millisecond).Sub(mid)))
-		a.dated.Store(true)
+		a.dated.Store(&dated{server: t.Add(500 * time.Millisecond), at: sent.Add(took / 2)})
 	}
+}
+
+// dated is what the API server's clock showed at a moment of this process, which has a
+// monotonic reading.
+type dated struct{ server, at time.Time }
+
+// ahead returns by how much the API server's clock is ahead of this host's clock, which shows
+// now, when elapsed has passed since then. elapsed is monotonic: a leader whose clock is set must
+// not decide by it until the next answer.
+func (d *dated) ahead(elapsed time.Duration, now time.Time) time.Duration {
+	return d.server.Add(elapsed).Sub(now)
 }
 
 // refuse records whether the API server refuses the credential.

@@ -71,6 +71,23 @@ func TestSkew(t *testing.T) {
 	})
 }
 
+// TestSkewOfAClockThatIsSet checks that the skew is right as soon as this host's clock has been set, before the next answer.
+func TestSkewOfAClockThatIsSet(t *testing.T) {
+	server := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	here := server.Add(-3 * time.Second)
+	d := &dated{server: server, at: here}
+	for _, c := range []struct{ elapsed, set, want time.Duration }{
+		{0, 0, 3 * time.Second},
+		{time.Minute, 0, 3 * time.Second},
+		{5 * time.Second, time.Hour, 3*time.Second - time.Hour},
+		{5 * time.Second, -time.Hour, 3*time.Second + time.Hour},
+	} {
+		if got := d.ahead(c.elapsed, here.Add(c.elapsed+c.set)); got != c.want {
+			t.Errorf("%v after the answer, the clock set by %v: ahead %v, expected %v", c.elapsed, c.set, got, c.want)
+		}
+	}
+}
+
 func TestNodeName(t *testing.T) {
 	for user, want := range map[string]string{
 		"system:node:n1.example.org": "n1.example.org",

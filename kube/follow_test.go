@@ -354,9 +354,9 @@ func TestWatchFollowsToAnotherCluster(t *testing.T) {
 	now := time.Now()
 	write(other.with(token(now, now.Add(time.Hour))))
 	until("the watch with the account's token", watches)
-	before := client.server()
+	before := client.Identity()
 	write(other.with(token(now, now.Add(2*time.Hour))))
-	if client.server() != before {
+	if client.Identity() != before {
 		t.Error("another token of the same account counts as another server")
 	}
 }

@@ -248,3 +248,37 @@ func TestBlockTimeout(t *testing.T) {
 		})
 	}
 }
+
+// TestBlockTimeoutOfAClockThatIsSet checks that the time of pods that block is not over when a host's clock is set that was behind
+// after a boot.
+func TestBlockTimeoutOfAClockThatIsSet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, api, _ := newMemoryHost(t, v1alpha1.StateIdle, blockJobs, func(spec *v1alpha1.DisruptionPolicySpec) {
+			spec.Drain.BlockTimeout, spec.Drain.OnBlockTimeout = &metav1.Duration{Duration: time.Hour}, v1alpha1.OnBlockTimeoutEvict
+		})
+		api.node.Spec.Unschedulable = false
+		for _, key := range []string{v1alpha1.AnnotationCordon, v1alpha1.AnnotationAck, v1alpha1.AnnotationTurn, v1alpha1.AnnotationGrant} {
+			delete(api.node.Annotations, key)
+		}
+		api.change()
+		api.ahead = 2 * time.Hour
+		must(t, h.view.Load(t.Context()))
+		api.pods = append(api.pods, labeled("job", "job"))
+		round := func(what string, veto v1alpha1.Reason, off bool) {
+			t.Helper()
+			if _, err := h.round(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if n := h.facts(); n.Host == nil || n.Host.Veto != veto || n.Host.BlockOff != off {
+				t.Errorf("%s: published %s", what, n.RawHost)
+			}
+		}
+		round("two hours behind", v1alpha1.ReasonDrainBlocked, false)
+		// To set the host's clock is to let time pass here, and not there.
+		time.Sleep(2 * time.Hour)
+		api.ahead = 0
+		round("set", v1alpha1.ReasonDrainBlocked, false)
+		time.Sleep(time.Hour)
+		round("after the time", "", true)
+	})
+}

@@ -37,7 +37,7 @@ const (
 	writeEvery   = 2 * time.Second
 )
 
-// loop runs rounds until ctx ends.
+// loop runs rounds until ctx ends, or the host's Node is another one.
 func (h *Host) loop(ctx context.Context) error {
 	defer h.hooks.Wait()
 	defer h.apply.Wait()
@@ -46,6 +46,9 @@ func (h *Host) loop(ctx context.Context) error {
 	defer h.drain.Stop()
 	for {
 		h.beat.Alive()
+		if err := h.checkName(ctx); err != nil {
+			return err
+		}
 		d, err := h.round(ctx)
 		if ctx.Err() != nil {
 			return ctx.Err()

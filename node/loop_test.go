@@ -3,11 +3,15 @@ package node
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -276,6 +280,57 @@ func TestReadIsVoidAfterTheEviction(t *testing.T) {
 		h.fresh = &freshRead{FreshRead: step.FreshRead{Commit: true, Evictable: c.evictable}, began: began, resourceVersion: "7"}
 		if got := h.validRead(&turn.Node{ResourceVersion: "7"}) != nil; got != c.valid {
 			t.Errorf("%s: valid %t, expected %t", c.name, got, c.valid)
+		}
+	}
+}
+
+// TestNodeOfAnotherName checks that a host stops when its kubeconfig becomes that of another Node, and not when it becomes another
+// one of the same Node, or while the API server does not say whose it is.
+func TestNodeOfAnotherName(t *testing.T) {
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		user := map[string]string{"Bearer first": "system:node:n1", "Bearer second": "system:node:n1", "Bearer third": "system:node:n2"}[r.Header.Get("Authorization")]
+		w.Header().Set("Content-Type", "application/json")
+		if user == "" {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		fmt.Fprintf(w, `{"kind":"SelfSubjectReview","apiVersion":"authentication.k8s.io/v1","status":{"userInfo":{"username":%q}}}`, user)
+	}))
+	t.Cleanup(server.Close)
+	file := filepath.Join(t.TempDir(), "kubelet.conf")
+	use := func(token string) {
+		t.Helper()
+		text := `{current-context: c, contexts: [{name: c, context: {cluster: c, user: u}}], clusters: [{name: c, cluster: {server: "` + server.URL +
+			`", insecure-skip-tls-verify: true}}], users: [{name: u, user: {token: ` + token + `}}]}`
+		must(t, os.WriteFile(file+".new", []byte(text), 0o600))
+		must(t, os.Rename(file+".new", file))
+	}
+	use("first")
+	credential := kube.New(kube.Options{Identity: v1alpha1.IdentityHost, Paths: []string{file}, QPS: 100, Burst: 100})
+	h, err := New(Options{Root: newRoot(t, nil), PollInterval: time.Hour, Connect: credential.Client})
+	must(t, err)
+	h.name, err = h.connect(t.Context())
+	if must(t, err); h.name != "n1" {
+		t.Fatalf("the Node is %q", h.name)
+	}
+	var wg sync.WaitGroup
+	ctx, cancel := context.WithCancel(t.Context())
+	t.Cleanup(wg.Wait)
+	t.Cleanup(cancel)
+	wg.Go(func() { credential.Run(ctx) })
+	for _, c := range []struct {
+		token string
+		stops bool
+	}{{"second", false}, {"refused", false}, {"third", true}} {
+		before := h.client.Identity()
+		use(c.token)
+		for deadline := time.Now().Add(30 * time.Second); h.client.Identity() == before; time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("%s: the client has not followed", c.token)
+			}
+		}
+		if err := h.checkName(t.Context()); (err != nil) != c.stops || c.stops && !strings.Contains(err.Error(), "Node n2 now, and was that of Node n1") {
+			t.Errorf("%s: %v", c.token, err)
 		}
 	}
 }

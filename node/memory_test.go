@@ -224,7 +224,7 @@ func newMemoryHost(t *testing.T, state v1alpha1.State, change ...func(*v1alpha1.
 	must(t, err)
 	units := &hookUnits{}
 	h.LeaseNamespace, h.LeaseName = "lockkeeper", "lockkeeper"
-	h.client, h.view = client, kube.WatchNode(client, "n1", h.wake)
+	h.client, h.identity, h.view = client, client.Identity(), kube.WatchNode(client, "n1", h.wake)
 	h.policies = kube.WatchPolicies(client, policy.Compile, h.wake)
 	must(t, h.makeEffects())
 	h.managers = source.NewManagers(source.Options{Root: h.Root, Log: h.log, Changed: h.wake}, units, func() (string, error) { return "", nil }, "")

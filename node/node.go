@@ -142,6 +142,7 @@ type Host struct {
 
 	// Only the loop's goroutine uses the fields below, except those that mu guards.
 	client       *kube.Client
+	identity     any // the client's, when the host asked for the name of its Node
 	view         *kube.NodeWatch
 	policies     *kube.Policies[policy.Policy]
 	policyMemory step.PolicyMemory
@@ -261,7 +262,7 @@ const loopBound = 3 * time.Minute
 const managersBound = 2 * time.Second
 
 // Run runs the host until ctx ends, and returns ctx's error. If the API server or the bus is not
-// available, Run waits for it.
+// available, Run waits for it. Any other error means that the process has to end: see checkName.
 func (h *Host) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
@@ -407,5 +408,26 @@ func (h *Host) connect(ctx context.Context) (name string, err error) {
 	if h.NodeName != "" {
 		return h.NodeName, nil
 	}
+	h.identity = h.client.Identity() // before the answer: if it changes meanwhile, checkName asks again
 	return kube.NodeName(ctx, h.client)
+}
+
+// checkName returns an error if the host's credential has become that of another Node, as when the
+// host has joined under another name. All that a Host does is about the Node of its start, so the
+// process has to end, and the next one finds its Node. While the API server does not say whose
+// credential it is, the next round asks again.
+func (h *Host) checkName(ctx context.Context) error {
+	now := h.client.Identity()
+	if h.NodeName != "" || now == h.identity {
+		return nil
+	}
+	name, err := kube.NodeName(ctx, h.client)
+	if err != nil {
+		return nil
+	}
+	if name != h.name {
+		return fmt.Errorf("the host's credential is that of Node %s now, and was that of Node %s: another process has to begin with it", name, h.name)
+	}
+	h.identity = now
+	return nil
 }

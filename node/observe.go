@@ -54,7 +54,7 @@ func (h *Host) observe(ctx context.Context) step.Observation {
 	h.podManagers.poll(ctx, (n.InTurn() || o.Sources.Wants.Something()) && !settings.Observe && !o.Released())
 	vetoes := h.vetoes(settings, n.Committed())
 	pods, known := h.podManagers.blocked(o.Own)
-	o.Blocking = o.BlockingBy(pods, known, time.Now())
+	o.Blocking = o.BlockingBy(pods, known, h.serverTime())
 	if !n.InTurn() {
 		vetoes.Blocked = o.Blocking.Veto(o.Own) // in a turn, the reads before the cordon list the pods again
 		h.logBlockOff(&o)
@@ -197,14 +197,20 @@ func (h *Host) watchHooks(ctx context.Context) {
 	})
 }
 
+// serverTime returns the time by the API server's clock. A host that has just booted may have a
+// clock that is weeks behind.
+func (h *Host) serverTime() time.Time {
+	ahead, _ := h.client.Skew()
+	return time.Now().Add(ahead)
+}
+
 // checkLeader reads the Lease if the host has waited for its turn for a long time.
 func (h *Host) checkLeader(ctx context.Context, o *step.Observation) {
 	if h.leader.Due(o, h.Patience, time.Now()) && h.view.Err() == nil {
 		reason, detail := h.leader.NoLeader() // stays if the read fails for a reason that the watch of the Node reports
 		lease, err := h.readLease(ctx)
 		if err == nil {
-			ahead, _ := h.client.Skew()
-			reason, detail = lease.Unheld(h.LeaseNamespace+"/"+h.LeaseName, time.Now().Add(ahead))
+			reason, detail = lease.Unheld(h.LeaseNamespace+"/"+h.LeaseName, h.serverTime())
 		} else if t := h.client.Explain(err); t != nil && t.Reason != "" {
 			reason, detail = t.Reason, t.Text
 		}

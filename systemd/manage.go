@@ -55,8 +55,9 @@ func (u Units) DaemonReload(ctx context.Context, by time.Time) error {
 }
 
 // Reload has a unit read its configuration again, in at most 15 minutes. It asks for the job until by, and returns
-// [ErrTooLate] after that. A unit that does not run has nothing to reload: Reload returns its state as left, and does
-// nothing. A unit that does not exist, or that cannot be reloaded, is a [JobError].
+// [ErrTooLate] after that. A unit that does not run has nothing to reload, also if systemd is about to start it again after a
+// failure: Reload returns its state as left, and does nothing. A unit that does not exist, or that cannot be reloaded, is a
+// [JobError].
 func (u Units) Reload(ctx context.Context, unit string, by time.Time) (left string, err error) {
 	return u.manage(ctx, unit, by, chooseReload)
 }
@@ -76,7 +77,7 @@ func (u Units) Restart(ctx context.Context, unit string, by time.Time) (left str
 
 func chooseReload(name string, p *unit) (method, left string, err error) {
 	switch {
-	case p.stopped() || p.ActiveState == "deactivating":
+	case p.stopped() || p.ActiveState == "deactivating" || p.startsAgain():
 		return "", p.ActiveState, nil
 	case !p.CanReload:
 		return "", "", jobError(name, " cannot be reloaded: it has no ExecReload= and is not of a type that reloads; a rule has to restart it")
@@ -91,7 +92,9 @@ func chooseRestart(_ string, p *unit) (method, left string, err error) {
 	switch {
 	case p.ActiveState == "deactivating", p.ActiveState == "inactive" && !skipped && !oneshot:
 		return "", p.ActiveState, nil
-	case p.stopped():
+	case p.stopped(), p.ActiveState == "activating":
+		// Up to systemd 251, TryRestartUnit does nothing with a unit that starts, or waits for its next start after a failure,
+		// and calls that done. The unit may have read its files before they changed, and the change may be the fix.
 		return "RestartUnit", "", nil
 	}
 	// If a user stops the unit before this job is queued, it stays stopped.
@@ -267,7 +270,7 @@ func (j *job) settle(ctx context.Context, now unit) (err error) {
 	restarts := now.service.NRestarts
 	for until := time.Now().Add(restartSettle); ; {
 		switch {
-		case now.ActiveState == "failed", now.SubState == "auto-restart":
+		case now.ActiveState == "failed", now.startsAgain():
 			return j.failed(&now, now.failure(false))
 		case now.service.NRestarts > restarts:
 			return j.failed(&now, "it ends soon after its start, and systemd starts it again")

@@ -16,6 +16,8 @@ func TestRestartLeavesWhatIsStopped(t *testing.T) {
 		method string // "" if the unit stays as it is
 	}{
 		{"runs", unit{ActiveState: "active", UnitFileState: "enabled"}, "TryRestartUnit"},
+		{"starts", unit{ActiveState: "activating", SubState: "start", UnitFileState: "enabled"}, "RestartUnit"},
+		{"waits for its next start", unit{ActiveState: "activating", SubState: "auto-restart", UnitFileState: "enabled"}, "RestartUnit"},
 		{"a user stopped it", unit{ActiveState: "inactive", UnitFileState: "enabled", ConditionResult: true}, ""},
 		{"a user disabled it", unit{ActiveState: "inactive", UnitFileState: "disabled", ConditionResult: true}, ""},
 		{"stops", unit{ActiveState: "deactivating", UnitFileState: "enabled"}, ""},
@@ -26,6 +28,27 @@ func TestRestartLeavesWhatIsStopped(t *testing.T) {
 		method, left, err := chooseRestart("a.service", &c.unit)
 		if method != c.method || (left == "") != (c.method != "") || err != nil {
 			t.Errorf("%s: %q, left %q, %v; want %q", c.name, method, left, err, c.method)
+		}
+	}
+}
+
+// TestReloadLeavesWhatDoesNotRun checks what a reload does with a unit in each state.
+func TestReloadLeavesWhatDoesNotRun(t *testing.T) {
+	for _, c := range []struct {
+		active, sub  string
+		method, left string
+	}{
+		{"active", "running", "ReloadUnit", ""},
+		{"activating", "start", "ReloadUnit", ""},
+		{"activating", "auto-restart", "", "activating"},        // systemd 252 ends a reload's job with invalid
+		{"activating", "auto-restart-queued", "", "activating"}, // systemd 254 and later
+		{"deactivating", "stop-sigterm", "", "deactivating"},
+		{"inactive", "dead", "", "inactive"},
+		{"failed", "failed", "", "failed"},
+	} {
+		method, left, err := chooseReload("a.service", &unit{ActiveState: c.active, SubState: c.sub, CanReload: true})
+		if method != c.method || left != c.left || err != nil {
+			t.Errorf("%s (%s): %q, left %q, %v; want %q, left %q", c.active, c.sub, method, left, err, c.method, c.left)
 		}
 	}
 }

@@ -27,7 +27,7 @@ type UnitState struct {
 	Unit string
 	// Running: its job, or its start, is not over.
 	Running bool
-	// Skipped: its conditions did not hold, which is not a failure.
+	// Skipped: its conditions did not hold, ExecCondition= among them, which is not a failure.
 	Skipped bool
 	// Failed is why it failed, in systemd's terms, such as "exit-code, status 3"; "" if it did not fail.
 	Failed string
@@ -159,6 +159,8 @@ func (r unitRun) state(now unit) UnitState {
 	case now.changing():
 		s.Running = true
 	case !ran && now.unmet(&r.before): // first: a unit that failed in an earlier run stays in the state failed
+		s.Skipped = true
+	case ran && now.service.Result == "exec-condition": // systemd does not call such a unit failed
 		s.Skipped = true
 	case ran && now.service.Result != "" && now.service.Result != "success", now.ActiveState == "failed":
 		s.Failed = now.failure(false)

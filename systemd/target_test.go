@@ -41,6 +41,14 @@ func TestUnitState(t *testing.T) {
 		{"its conditions do not hold", before, with(before, func(p *unit) { p.ConditionResult, p.ConditionTimestampMonotonic = false, 20 }), UnitState{Skipped: true}},
 		// systemd 252 leaves such a unit as it is: failed, with the last result and the invocation of the last run.
 		{"it failed before, and its conditions do not hold now", failed, with(failed, func(p *unit) { p.ConditionResult, p.ConditionTimestampMonotonic = false, 20 }), UnitState{Skipped: true}},
+		// As seen with systemd 252: ExecCondition= runs in an invocation of its own.
+		{"its ExecCondition= does not hold", before, with(before, func(p *unit) {
+			p.InvocationID, p.ConditionResult, p.ConditionTimestampMonotonic, p.service.Result = []byte{2}, false, 20, "exec-condition"
+		}), UnitState{Skipped: true}},
+		{"its ExecCondition= fails", before, with(before, func(p *unit) {
+			p.ActiveState, p.InvocationID, p.service.Result = "failed", []byte{2}, "exit-code"
+			p.service.ExecCondition = []command{{Path: "/bin/sh", Code: 1, Status: 255}}
+		}), UnitState{Failed: "exit-code, ExecCondition=sh status 255"}},
 		{"it failed before, and did not run", failed, failed, UnitState{Failed: "exit-code, status 3"}},
 		{"its conditions did not hold the last time", with(before, func(p *unit) { p.ConditionResult = false }), with(before, func(p *unit) { p.ConditionResult = false }),
 			UnitState{Failed: "was not started: a unit that it requires failed, or its start was called off"}},

@@ -123,6 +123,12 @@ func (p *unit) unmet(before *unit) bool {
 // stopped reports whether a unit is at rest and not active.
 func (p *unit) stopped() bool { return p.ActiveState == "inactive" || p.ActiveState == "failed" }
 
+// startsAgain reports whether a service has failed, and waits until systemd starts it again (Restart=). From systemd 254 on, a
+// second state precedes the start, auto-restart-queued.
+func (p *unit) startsAgain() bool {
+	return p.ActiveState == "activating" && strings.HasPrefix(p.SubState, "auto-restart")
+}
+
 // failure returns in systemd's terms why a unit's last start, or its last reload, failed: the result, the command if it is
 // known, and how that ended.
 func (p *unit) failure(reload bool) string {
@@ -291,14 +297,12 @@ func (u Units) subscribe(ctx context.Context) error {
 
 // BootIncomplete returns why boot-complete.target is not reached: "pending" or "failed". It returns "" if the target is
 // reached, or if it will not be: systemd ships it everywhere, but reaches it only if a unit pulls it in (boot counting,
-// greenboot, health-checker). A target that is inactive, has no job and is wanted by no unit counts as missing. So does the
-// target of a host on whose bus systemd is not.
+// greenboot, health-checker). A target that is inactive, has no job and is wanted by no unit counts as missing. While systemd is
+// not on the bus, because the bus has just been restarted, nobody knows.
 func (u Units) BootIncomplete(ctx context.Context) (why string, err error) {
 	const pending, failed = "pending", "failed"
 	p, err := u.unit(ctx, "boot-complete.target")
 	switch {
-	case errors.Is(err, ErrAbsent):
-		return "", nil
 	case err != nil:
 		return "", err
 	case p.ActiveState == "active" || p.LoadState != "loaded":

@@ -70,7 +70,7 @@ func TestBootIncompleteWithoutSystemd(t *testing.T) {
 	bus := &Bus{Address: b.Address}
 	defer bus.Close()
 	u := Units{Bus: bus}
-	if got, err := u.BootIncomplete(t.Context()); got != "" || err != nil {
+	if got, err := u.BootIncomplete(t.Context()); got != "" || !errors.Is(err, ErrAbsent) {
 		t.Errorf("no systemd on the bus: %v, %v", got, err)
 	}
 	b.Stop()

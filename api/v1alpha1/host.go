@@ -110,7 +110,7 @@ type Host struct {
 	Veto Reason `json:"veto,omitempty"`
 
 	// BlockedSince is since when the host has had pods that its policy's drain must not
-	// evict, by its clock; zero if it has none, or its plan does not drain.
+	// evict, by the API server's clock; zero if it has none, or its plan does not drain.
 	BlockedSince time.Time `json:"blockedSince,omitzero"`
 	// BlockOff: they have blocked for longer than the policy allows, so they are no veto,
 	// and the next turn's drain evicts them. In a turn it stays as it was.

@@ -80,8 +80,8 @@ func NewLog(level *slog.LevelVar) *slog.Logger {
 	return log
 }
 
-// Run runs this host until ctx ends, which is not an error. cfg is what o.Load
-// returned.
+// Run runs this host until ctx ends, which is not an error, or until another process has to
+// replace this one: see [node.Host.Run]. cfg is what o.Load returned.
 func Run(ctx context.Context, cfg *config.Config, o Options) error {
 	log := o.Log
 	o.Level.Set(cfg.LogLevel)
@@ -118,7 +118,8 @@ func Run(ctx context.Context, cfg *config.Config, o Options) error {
 	var wg sync.WaitGroup
 	wg.Go(func() { notifier.Watchdog(ctx, liveness) })
 	wg.Go(func() { r.hostCredential.Run(ctx) })
-	wg.Go(func() { host.Run(ctx) })
+	hostEnded := make(chan error, 1)
+	wg.Go(func() { hostEnded <- host.Run(ctx) })
 	wg.Go(func() { campaign(ctx, down, cfg, o, log, host, r, m) })
 	wg.Go(func() { server.Run(ctx) })
 	wg.Go(func() { fleetLock.Run(ctx) })
@@ -132,6 +133,14 @@ func Run(ctx context.Context, cfg *config.Config, o Options) error {
 			notifier.Reloading()
 			reload(cfg, o, log, host, server)
 			notifier.Ready()
+		case err := <-hostEnded:
+			if ctx.Err() != nil {
+				continue // that is why it ended
+			}
+			notifier.Stopping()
+			stop()
+			wg.Wait()
+			return err
 		case <-ctx.Done():
 			notifier.Stopping()
 			systemd.LogEvent(log, slog.LevelInfo, v1alpha1.MessageStops, "lockkeeper stops", "node", host.Name())

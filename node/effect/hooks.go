@@ -47,7 +47,8 @@ func NewHookStages(units HookSystemd, wake func()) *HookStages {
 }
 
 // Read asks systemd which stages have units. If systemd does not answer, the stages stay
-// as they were read before.
+// as they were read before. That includes a bus without systemd, as it is for a moment
+// whenever the bus restarts: a turn must not continue without the units of its stage.
 func (k *HookStages) Read(ctx context.Context) error {
 	select {
 	case k.reading <- struct{}{}:
@@ -61,7 +62,7 @@ func (k *HookStages) Read(ctx context.Context) error {
 			continue
 		}
 		units, err := k.units.Wanted(ctx, hookTarget(s))
-		if err != nil && !errors.Is(err, systemd.ErrAbsent) {
+		if err != nil {
 			return fmt.Errorf("reading the hook units of %s: %w", s, err)
 		}
 		if len(units) > 0 {
@@ -230,7 +231,7 @@ func (h *Hooks) stopEarlier(ctx context.Context, but v1alpha1.State) {
 		defer cancel()
 		for {
 			begun, err := h.units.Begun(ctx, targets)
-			if err == nil || errors.Is(err, systemd.ErrAbsent) {
+			if err == nil {
 				for _, target := range begun {
 					x := hookRun{Hooks: h, target: target, log: h.log}
 					x.stop(ctx, "an earlier process began them, in a stage that the host has left")

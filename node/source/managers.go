@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"lockkeeper.dev/lockkeeper/node/hostfs"
-	"lockkeeper.dev/lockkeeper/systemd"
 	"lockkeeper.dev/lockkeeper/updateengine"
 )
 
@@ -143,7 +142,7 @@ func (m *Managers) find(ctx context.Context) ([]Manager, error) {
 	defer r.Close()
 	var active []Manager
 	running, err := m.units.Running(ctx, managerUnits)
-	if err != nil && !errors.Is(err, systemd.ErrAbsent) { // without systemd, there are no units
+	if err != nil {
 		return nil, err
 	}
 	for _, unit := range running {

@@ -40,9 +40,9 @@ func TestManagers(t *testing.T) {
 		{name: "still none"},
 		{name: "zincati", unit: "zincati.service", want: "zincati.service", changed: true},
 		{name: "no answer", err: errors.New("no answer"), want: "zincati.service", fails: true},
+		{name: "systemd is not on the bus", err: systemd.ErrAbsent, want: "zincati.service", fails: true},
 		{name: "no owner can be read", ownerErr: errors.New("no"), want: "zincati.service", fails: true},
 		{name: "rebootmgr, off", unit: "rebootmgr.service", changed: true},
-		{name: "no systemd", err: systemd.ErrAbsent},
 		{name: "an owner without a unit", owner: "mine", want: "mine (it holds /run/update-engine/coordinator.conf)", changed: true},
 		{name: "an owner with a unit", unit: "locksmithd.service", owner: "locksmithd", want: "locksmithd.service", changed: true},
 	} {

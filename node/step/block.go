@@ -17,9 +17,15 @@ type Blocking struct {
 	Off bool
 }
 
+// serverTimeSlack is by how much two estimates of the API server's time may differ.
+const serverTimeSlack = 10 * time.Second
+
 // BlockingBy returns the Blocking for the pods, of which the host knows if known is set. The
 // time begins with the first such pods, and lasts across processes, boots and turns, because
 // the host has published it.
+//
+// now is by the API server's clock. By the host's own, which may be weeks behind after a boot
+// until it is set, the time that the policy gives the pods would be over as soon as it is set.
 //
 // Off does not change in a turn. So after a crash, the drain continues as it began, even if
 // some of the pods are gone.
@@ -40,7 +46,7 @@ func (o *Observation) BlockingBy(pods string, known bool, now time.Time) Blockin
 		return b
 	}
 	b.Since = now.UTC().Truncate(time.Second)
-	if !was.BlockedSince.IsZero() && was.BlockedSince.Before(now) { // a clock that was set back begins again
+	if !was.BlockedSince.IsZero() && was.BlockedSince.Before(now.Add(serverTimeSlack)) { // a clock that was set back begins again
 		b.Since = was.BlockedSince
 	}
 	if !n.InTurn() && o.Own != nil {

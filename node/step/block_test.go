@@ -38,6 +38,7 @@ func TestBlockingBy(t *testing.T) {
 		"over, and the pods gone":  {own: ends, was: &v1alpha1.Host{BlockedSince: ago(2 * time.Hour), BlockOff: true}},
 		"over, and no drain":       {pods: "a/b", noDrain: true, own: ends, was: &v1alpha1.Host{BlockedSince: ago(2 * time.Hour), BlockOff: true}, veto: "a/b"},
 		"another Node's":           {pods: "a/b", own: ends, was: &v1alpha1.Host{NodeUID: "u2", BlockedSince: ago(2 * time.Hour), BlockOff: true}, since: ago(0), veto: "a/b; until 2026-01-01T13:00:00Z, when drain.blockTimeout is over"},
+		"a moment ahead":           {pods: "a/b", own: ends, was: &v1alpha1.Host{BlockedSince: ago(-3 * time.Second)}, since: ago(-3 * time.Second), veto: "a/b; until 2026-01-01T13:00:03Z, when drain.blockTimeout is over"},
 		"in the future":            {pods: "a/b", own: ends, was: &v1alpha1.Host{BlockedSince: ago(-time.Hour)}, since: ago(0), veto: "a/b; until 2026-01-01T13:00:00Z, when drain.blockTimeout is over"},
 		"not listed yet":           {unknown: true, own: ends, was: &v1alpha1.Host{BlockedSince: ago(2 * time.Hour), BlockOff: true}, since: ago(2 * time.Hour), off: true},
 		"in a turn without it":     {pods: "a/b", own: ends, was: &v1alpha1.Host{BlockedSince: ago(2 * time.Hour)}, inTurn: true, since: ago(2 * time.Hour), veto: "a/b; until 2026-01-01T11:00:00Z, when drain.blockTimeout is over"},

@@ -45,6 +45,7 @@ func TestUnitsAreManaged(t *testing.T) {
 			dir + "badpre.service":    service("ExecStartPre=/bin/sh -c 'test ! -e /run/bad || exit 4'", sleeps),
 			dir + "short.service":     service("ExecStart=/bin/sh -c 'test ! -e /run/bad || exit 5; exec sleep infinity'"),
 			dir + "again.service":     service("ExecStart=/bin/sh -c 'test ! -e /run/bad || exit 6; exec sleep infinity'", "Restart=always", "RestartSec=1"),
+			dir + "later.service":     service("ExecStart=/bin/sh -c 'test ! -e /run/bad || exit 6; exec sleep infinity'", "ExecReload=/bin/true", "Restart=always", "RestartSec=1h"),
 			dir + "slow.service":      service("Type=oneshot", "RemainAfterExit=yes", "TimeoutStartSec=1", "ExecStart=/bin/sh -c 'test ! -e /run/bad || exec sleep infinity'"),
 			dir + "once.service":      service("Type=oneshot", "ExecStart=/bin/sh -c 'echo ran >>/run/once'"),
 			dir + "cond.service":      append(service(sleeps), []byte("[Unit]\nConditionPathExists=/run/cond\n[Install]\nWantedBy=multi-user.target\n")...),
@@ -54,7 +55,7 @@ func TestUnitsAreManaged(t *testing.T) {
 			dir + "itself.service":    service("Type=exec", "Environment="+selfEnv+"=1", "ExecStart=/opt/itself", "StandardOutput=append:/run/itself"),
 		},
 		Binds: map[string]string{"/opt/itself": self},
-	}, "good.service", "stiff.service", "badreload.service", "badstart.service", "badpre.service", "short.service", "again.service", "slow.service", "cond.service", "needy.service")
+	}, "good.service", "stiff.service", "badreload.service", "badstart.service", "badpre.service", "short.service", "again.service", "later.service", "slow.service", "cond.service", "needy.service")
 	u := systemd.Units{Bus: bus(t, h)}
 	exec(t, h, "systemctl mask --runtime masked; touch /run/bad")
 	// The enabled units are active since the boot, before /run/bad existed.
@@ -76,6 +77,8 @@ func TestUnitsAreManaged(t *testing.T) {
 		{"reload", "badpre.service", "left failed"},
 		{"restart", "short.service", "restart of short.service failed (exit-code, ExecStart=sh status 5): journalctl -u short.service"},
 		{"restart", "again.service", "restart of again.service failed (exit-code, ExecStart=sh status 6): journalctl -u again.service"},
+		{"restart", "later.service", "restart of later.service failed (exit-code, ExecStart=sh status 6): journalctl -u later.service"},
+		{"reload", "later.service", "left activating"}, // until systemd starts it again
 		{"restart", "slow.service", "restart of slow.service failed (timeout): journalctl -u slow.service"},
 		{"restart", "once.service", ""},
 		{"restart", "cond.service", ""}, // its condition does not hold yet
@@ -104,7 +107,7 @@ func TestUnitsAreManaged(t *testing.T) {
 		t.Errorf("good.service, too late: %q", got)
 	}
 	exec(t, h, "rm /run/bad; touch /run/cond")
-	for _, unit := range []string{"cond.service", "badstart.service"} { // the cause of their failure is gone
+	for _, unit := range []string{"cond.service", "badstart.service", "later.service"} { // the cause of their failure is gone
 		if got := manage(t.Context(), u, "restart", unit) + exec(t, h, "systemctl is-active "+unit); got != "active" {
 			t.Errorf("restart %s: %s", unit, got)
 		}

@@ -34,6 +34,7 @@ func TestUnitsOfATarget(t *testing.T) {
 		"/usr/lib/systemd/system/masked.service":    unit(target, ran("masked")),
 		"/usr/lib/systemd/system/never.service":     unit(target, ran("never")),
 		"/usr/lib/systemd/system/skipped.service":   slices.Concat(unit(target, ran("skipped")), []byte("[Unit]\nConditionPathExists=/nonexistent\n")),
+		"/usr/lib/systemd/system/unless.service":    unit(target, ran("unless"), "ExecCondition=/bin/sh -c 'exit 1'"),
 		"/usr/lib/systemd/system/bad.service":       unit(target, "exit 3"),
 		"/usr/lib/systemd/system/after.service":     slices.Concat(unit(target, ran("after")), []byte("[Unit]\nRequires=bad.service\nAfter=bad.service\n")),
 		"/usr/lib/systemd/system/slow.service":      unit(target, ran("slow")+"; while [ ! -e /run/go ]; do sleep 0.1; done"),
@@ -79,9 +80,9 @@ func TestUnitsOfATarget(t *testing.T) {
 	}
 
 	// Each failed unit is named with its kind of failure, although the target becomes active.
-	exec(t, h, "systemctl disable kept plain && systemctl enable skipped bad after killed")
+	exec(t, h, "systemctl disable kept plain && systemctl enable skipped unless bad after killed")
 	want := "[{after.service false false was not started: a unit that it requires failed, or its start was called off}" +
-		" {bad.service false false exit-code, ExecStart=sh status 3} {killed.service false false signal, ExecStart=sh signal 9} {skipped.service false true }]"
+		" {bad.service false false exit-code, ExecStart=sh status 3} {killed.service false false signal, ExecStart=sh signal 9} {skipped.service false true } {unless.service false true }]"
 	for range 2 {
 		if got := run(); got != want {
 			t.Errorf("run: %s\nexpected %s", got, want)
@@ -94,7 +95,7 @@ func TestUnitsOfATarget(t *testing.T) {
 // testTakenUp checks that units continue to run when the process ends, and that the next process takes them over. When
 // the stage ends, it stops them.
 func testTakenUp(t *testing.T, h *realhost.Host, u systemd.Units) {
-	exec(t, h, "systemctl disable skipped bad after killed && systemctl enable slow && rm -f /run/ran")
+	exec(t, h, "systemctl disable skipped unless bad after killed && systemctl enable slow && rm -f /run/ran")
 	start := func(ctx context.Context) (running <-chan struct{}, end <-chan string) {
 		began, over := make(chan struct{}), make(chan string, 1)
 		var once sync.Once

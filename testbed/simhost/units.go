@@ -65,11 +65,11 @@ func (u *Units) Set(name string, unit Unit) error {
 	return u.conn.Emit(systemdPath, systemdIface+".JobRemoved", u.job, jobPath(u.job), name, "done")
 }
 
-// start starts systemd with a boot or a bus, if the host has one.
+// start starts systemd with a boot or a bus.
 func (u *Units) start(b *boot) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if u.units == nil || u.conn != nil {
+	if u.conn != nil {
 		return nil
 	}
 	return u.startLocked(b)
