@@ -43,6 +43,25 @@ func TestHookUnits(t *testing.T) {
 	})
 }
 
+// TestHookUnitsThroughARestartOfTheBus checks that hook units continue while the bus restarts, and that the turn waits for them.
+func TestHookUnitsThroughARestartOfTheBus(t *testing.T) {
+	o := Options{Hosts: 2, Hooks: map[v1alpha1.State]time.Duration{v1alpha1.StateBeforeDrain: 5 * time.Minute}, Plan: Plan{Length: time.Hour, Faults: []Fault{
+		{At: Trigger{Process: "n1", Class: "hook,before-drain", N: 1, After: time.Minute}, Kind: kindBusDown, For: 100 * time.Millisecond},
+	}}}
+	inBubble(t, o, func(t *testing.T, f *Fleet) {
+		calm := f.Start()
+		f.Stage("n1", "2.0.0")
+		<-calm
+		if why := f.Arrive(time.Hour); why != "" {
+			t.Error(why)
+		}
+		runs := f.Host(0).mem.Units().Runs()
+		if len(runs) != 1 || runs[0].Result != "success" || f.exec.Fired()[kindBusDown] != 1 {
+			t.Errorf("the units ran %+v; faults: %v", runs, f.exec.Fired())
+		}
+	})
+}
+
 // TestHookUnitsStop checks that hook units which run when the turn ends have stopped before the node is idle again, also those that an earlier
 // process has begun.
 func TestHookUnitsStop(t *testing.T) {
