@@ -2,6 +2,7 @@ package virtual
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"io"
 	"net/http"
@@ -65,7 +66,7 @@ func (f *Fleet) restoredHolds() {
 	f.policyHolds = now
 }
 
-// told checks that a leader begins no turn by a policy when a watch has told its process that the policy is paused, observing, closed or deleted.
+// told checks that a leader begins no turn by a policy when its process has read that the policy is paused, observing, closed or deleted.
 // It counts what has arrived, so that no late watch, no frozen process and no late write is an excuse. A store that was set back is one.
 type told struct {
 	f    *Fleet
@@ -85,20 +86,19 @@ type known struct {
 // decidesWithin is how long a leader may still decide by what it had read before.
 const decidesWithin = time.Second
 
-// arrives takes an event of a watch.
-func (t *told) arrives(r *request, line []byte) {
-	if r.Resource != "disruptionpolicies" {
-		return
+// arrives takes a list, or an event of a watch.
+func (t *told) arrives(r *request, text []byte) {
+	type object struct {
+		Metadata struct{ ResourceVersion string }
 	}
 	var e struct {
-		Object struct {
-			Metadata struct{ ResourceVersion string }
-		}
+		object        // of a list
+		Object object // of an event of a watch
 	}
-	if json.Unmarshal(line, &e) != nil {
+	if r.Resource != "disruptionpolicies" || json.Unmarshal(text, &e) != nil {
 		return
 	}
-	if version, err := strconv.ParseInt(e.Object.Metadata.ResourceVersion, 10, 64); err == nil {
+	if version, err := strconv.ParseInt(cmp.Or(e.Object.Metadata.ResourceVersion, e.Metadata.ResourceVersion), 10, 64); err == nil {
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		t.knows = append(t.knows, known{time.Now(), version})
@@ -140,8 +140,8 @@ func begins(body []byte) *v1alpha1.Grant {
 }
 
 func (t *told) grants(g *v1alpha1.Grant) {
-	if t.f.wasRewound() && t.f.sinceRewind() < noticesRewind {
-		return
+	if !t.f.ahead.first(g.Turn, "policy") || t.f.wasRewound() && t.f.sinceRewind() < noticesRewind {
+		return // of a turn that has begun, every promotion has the grant too
 	}
 	before, now := int64(-1), int64(-1) // what the process knew a moment before the decision, and what it knows
 	t.mu.Lock()
@@ -157,7 +157,7 @@ func (t *told) grants(g *v1alpha1.Grant) {
 	if why == "" || why == closed && g.Request != nil && g.Request.Now {
 		return
 	}
-	t.f.problem("Policy: %s began the turn %s, which it decided on at %s, by the policy %s, and a watch had told it that this is %s",
+	t.f.problem("Policy: %s began the turn %s, which it decided on at %s, by the policy %s, and had read that this is %s",
 		t.host, g.Turn, g.StartedAt.Sub(t.f.began), g.Policy, why)
 }
 

@@ -47,7 +47,7 @@ type Transport struct {
 	next    http.RoundTripper
 	control controller
 	trace   *trace
-	arrives func(r *request, event []byte) // is called with each event of a watch that arrives at the process; may be nil
+	arrives func(r *request, text []byte) // is called with each list, and each event of a watch, that arrives at the process; may be nil
 
 	alive context.Context // ends with Sever and Close: the process
 	sever context.CancelCauseFunc
@@ -175,6 +175,7 @@ type call struct {
 	body  []byte
 	fault Fault // what happens to the request; the zero Fault is nothing
 	after []Fault
+	whole []byte // the body of the API server's last answer
 	log   *entry
 	back  time.Duration
 }
@@ -199,6 +200,11 @@ func (t *Transport) RoundTrip(hr *http.Request) (*http.Response, error) {
 	c := &call{t: t, hr: hr, r: describe(t.process, t.role, hr, body), ctx: ctx, body: body}
 	c.log = t.trace.request(c.r)
 	resp, err := c.run()
+	if err == nil && t.arrives != nil && c.r.Verb == "list" && resp.StatusCode == http.StatusOK {
+		if _, broken := resp.Body.(*truncated); !broken {
+			t.arrives(c.r, c.whole)
+		}
+	}
 	c.finish(resp, err)
 	if resp != nil {
 		if w, ok := resp.Body.(*watch); ok {
@@ -433,6 +439,9 @@ func (c *call) send(ctx context.Context) (*http.Response, error) {
 	whole, err := io.ReadAll(resp.Body)
 	if err != nil {
 		return nil, err
+	}
+	if ctx == c.ctx {
+		c.whole = whole
 	}
 	read := *resp
 	read.Body, read.ContentLength = io.NopCloser(bytes.NewReader(whole)), int64(len(whole))
