@@ -133,13 +133,11 @@ func Run(ctx context.Context, o Options) error {
 			_, blocked := errors.AsType[blocker](err)
 			c.say(Status{Candidate: c.client != nil, Why: err.Error(), Blocked: blocked})
 		}
-		t := time.NewTimer(again - again/10 + mathrand.N(again/5+1))
 		select {
 		case <-ctx.Done():
 		case <-changed:
-		case <-t.C:
+		case <-time.After(again - again/10 + mathrand.N(again/5+1)):
 		}
-		t.Stop()
 	}
 }
 

@@ -119,13 +119,12 @@ func (c *candidate) lead(ctx, elected context.Context, node string, lock *termLo
 			over(err)
 			return
 		}
-		t := time.NewTimer(l.round(ctx))
+		next := l.round(ctx)
 		select {
 		case <-ctx.Done():
 		case <-l.kick:
-		case <-t.C:
+		case <-time.After(next):
 		}
-		t.Stop()
 	}
 }
 

@@ -98,15 +98,12 @@ func (s *statuses) run(ctx context.Context) {
 			failing = err != nil
 			soonest = min(soonest, countPause) // by then the watch shows the write
 		}
-		t := time.NewTimer(soonest)
 		select {
 		case <-ctx.Done():
-			t.Stop()
 			return
 		case <-s.kick:
-		case <-t.C:
+		case <-time.After(soonest):
 		}
-		t.Stop()
 	}
 }
 

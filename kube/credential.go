@@ -193,13 +193,11 @@ func (c *Credential) Run(ctx context.Context) {
 
 // wait waits for the given time or until ctx ends. It reports whether it was woken earlier.
 func wait(ctx context.Context, d time.Duration, woken <-chan struct{}) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
 	select {
 	case <-woken:
 		return true
 	case <-ctx.Done():
-	case <-t.C:
+	case <-time.After(d):
 	}
 	return false
 }

@@ -66,12 +66,10 @@ func nextRead(err error, failures int, interval time.Duration) (wait time.Durati
 
 // pause waits for d, or until the connection is lost or a hint comes. The error is the cause of ctx's end.
 func pause(ctx context.Context, d time.Duration, lost, hint <-chan struct{}) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
 	case <-ctx.Done():
 		return context.Cause(ctx)
-	case <-timer.C:
+	case <-time.After(d):
 	case <-lost:
 	case <-hint:
 	}

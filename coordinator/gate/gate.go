@@ -158,7 +158,7 @@ func (g *Gates) Run(ctx context.Context) {
 	var asking sync.WaitGroup
 	defer asking.Wait()
 	places := make(chan struct{}, atOnce)
-	for {
+	for ctx.Err() == nil {
 		due, rest := g.due(time.Now())
 		for _, e := range due {
 			select {
@@ -171,15 +171,10 @@ func (g *Gates) Run(ctx context.Context) {
 				g.ask(ctx, e)
 			})
 		}
-		t := time.NewTimer(rest)
 		select {
 		case <-ctx.Done():
 		case <-g.kick:
-		case <-t.C:
-		}
-		t.Stop()
-		if ctx.Err() != nil {
-			return
+		case <-time.After(rest):
 		}
 	}
 }

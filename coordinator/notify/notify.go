@@ -226,12 +226,10 @@ func (s *Sender) deliver(ctx context.Context, m *Message) bool {
 			s.failed(m, attempt, err)
 			return true
 		}
-		t := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
-			t.Stop()
 			return false
-		case <-t.C:
+		case <-time.After(wait):
 		}
 		pause = min(2*pause, MaxPause)
 	}

@@ -11,12 +11,10 @@ import (
 // Wait returns after d, or when kick receives, whichever comes first. kick may be nil. If
 // ctx ends, Wait returns its error at once.
 func Wait(ctx context.Context, kick <-chan struct{}, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
 	select {
 	case <-ctx.Done():
 	case <-kick:
-	case <-t.C:
+	case <-time.After(d):
 	}
 	return ctx.Err()
 }

@@ -13,6 +13,7 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/kube/dirwatch"
 	"lockkeeper.dev/lockkeeper/node/hostfs"
+	"lockkeeper.dev/lockkeeper/node/timing"
 	"lockkeeper.dev/lockkeeper/systemd"
 )
 
@@ -44,18 +45,7 @@ func (w *Watcher) run(ctx context.Context, h hints, notify func()) {
 			poll = time.Now().Add(systemd.Aligned(w.Poll))
 		}
 		w.readRoots(ctx, all, false)
-		wait(ctx, w.kick, min(time.Until(w.nextDue()), time.Until(poll)))
-	}
-}
-
-// wait waits for a kick or for d, whichever comes first.
-func wait(ctx context.Context, kick <-chan struct{}, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-	case <-kick:
-	case <-t.C:
+		_ = timing.Wait(ctx, w.kick, min(time.Until(w.nextDue()), time.Until(poll)))
 	}
 }
 

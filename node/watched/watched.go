@@ -30,6 +30,7 @@ import (
 	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/timing"
 )
 
 // Units finds the files of units. systemd.Units implements it.
@@ -247,7 +248,7 @@ func (w *Watcher) WaitSettled(ctx context.Context, changes []v1alpha1.Change) er
 		until = least
 	}
 	for now.Before(until) && now.Before(bound) && ctx.Err() == nil {
-		wait(ctx, nil, min(until.Sub(now), bound.Sub(now)))
+		_ = timing.Wait(ctx, nil, min(until.Sub(now), bound.Sub(now)))
 		now = time.Now()
 		until, _ = w.settled(changes)
 	}

@@ -98,13 +98,11 @@ func (s *Server) Run(ctx context.Context) {
 				serving, failed = s.serve(ctx, at, failed, &ended)
 			}
 		}
-		again := time.NewTimer(listenAgain)
 		select {
 		case <-ctx.Done():
 		case <-s.kick:
-		case <-again.C:
+		case <-time.After(listenAgain):
 		}
-		again.Stop()
 		if ctx.Err() != nil {
 			return
 		}
