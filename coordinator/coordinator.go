@@ -73,12 +73,11 @@ type Options struct {
 
 // Status tells users what this host does as a candidate.
 type Status struct {
-	Candidate bool      // the host has a credential and campaigns
-	Leader    bool      // the host holds the Lease
-	Why       string    // why it does not campaign or lead, or cannot decide
-	Blocked   bool      // a user has to fix Why
-	Epoch     string    // the current term, if Leader
-	Since     time.Time // when the Status last changed
+	Candidate bool   // the host has a credential and campaigns
+	Leader    bool   // the host holds the Lease
+	Why       string // why it does not campaign or lead, or cannot decide
+	Blocked   bool   // a user has to fix Why
+	Epoch     string // the current term, if Leader
 }
 
 // MaxSkew is how far a leader's clock may be off the API server's: timeouts
@@ -159,17 +158,10 @@ type candidate struct {
 // say reports and logs the status if it has changed.
 func (c *candidate) say(s Status) {
 	c.mu.Lock()
-	changed := s.Candidate != c.last.Candidate || s.Leader != c.last.Leader || s.Why != c.last.Why ||
-		s.Blocked != c.last.Blocked || s.Epoch != c.last.Epoch
-	if changed {
-		s.Since = time.Now()
-	}
 	was := c.last
-	if changed {
-		c.last = s
-	}
+	c.last = s
 	c.mu.Unlock()
-	if !changed {
+	if s == was {
 		return
 	}
 	attrs := []any{}

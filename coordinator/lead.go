@@ -97,7 +97,7 @@ func (c *candidate) lead(ctx, elected context.Context, node string, lock *termLo
 	// granted.
 	l.view = kube.WatchNodes(c.client, l.wake, func() { over(errRewound) })
 	l.policies = kube.WatchPolicies(c.client, policy.Compile, l.wake)
-	l.statuses = newStatuses(c.client, l.policies, c.log)
+	l.statuses = newStatuses(l.policies, c.log)
 	watching.Go(func() { l.view.Run(ctx) })
 	watching.Go(func() { l.policies.Run(ctx) })
 	watching.Go(func() { l.statuses.run(ctx) })

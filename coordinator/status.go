@@ -32,7 +32,6 @@ const (
 // statuses writes the policies' statuses during one term. It runs in its own goroutine, so
 // that the leader's loop does not wait for it. No decision depends on a status.
 type statuses struct {
-	client   *kube.Client
 	policies *kube.Policies[policy.Policy]
 	log      *slog.Logger
 	kick     chan struct{}
@@ -41,8 +40,8 @@ type statuses struct {
 	figures []rollout.PolicyFigures
 }
 
-func newStatuses(client *kube.Client, policies *kube.Policies[policy.Policy], log *slog.Logger) *statuses {
-	return &statuses{client: client, policies: policies, log: log, kick: make(chan struct{}, 1)}
+func newStatuses(policies *kube.Policies[policy.Policy], log *slog.Logger) *statuses {
+	return &statuses{policies: policies, log: log, kick: make(chan struct{}, 1)}
 }
 
 // set replaces the figures from which the statuses are computed.

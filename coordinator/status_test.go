@@ -70,7 +70,7 @@ func TestStatusOfAnEarlierPolicy(t *testing.T) {
 			if err := policies.Load(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			s := newStatuses(client, policies, slog.New(slog.DiscardHandler))
+			s := newStatuses(policies, slog.New(slog.DiscardHandler))
 			s.set([]rollout.PolicyFigures{{Name: "web", Generation: generation}})
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 			defer cancel()

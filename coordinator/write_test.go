@@ -401,7 +401,7 @@ func newLister(t *testing.T) *leader {
 		t.Fatal(err)
 	}
 	l.view, l.policies, l.gates = kube.WatchNodes(client, nil, nil), kube.WatchPolicies(client, policy.Compile, nil), gate.New(gate.Options{})
-	l.statuses = newStatuses(client, l.policies, l.log)
+	l.statuses = newStatuses(l.policies, l.log)
 	if err := errors.Join(l.view.Load(t.Context()), l.policies.Load(t.Context())); err != nil {
 		t.Fatal(err)
 	}
