@@ -89,7 +89,7 @@ var sessions = []struct {
 	id, user, seat string
 	props          map[string]any
 }{
-	{"1", "anna", "seat0", map[string]any{"Class": "user", "State": "active", "TTY": "tty1", "Remote": false, "Timestamp": uint64(1700000000000000)}},
+	{"1", "anna", "seat0", map[string]any{"Class": "user", "State": "active", "TTY": "tty1", "Remote": false}},
 	{"2", "bert", "", map[string]any{"Class": "user", "State": "online", "TTY": "pts/0", "Remote": true}},
 	{"3", "carl", "", map[string]any{"Class": "user", "State": "active", "TTY": "", "Remote": false}},
 	{"4", "gdm", "seat0", map[string]any{"Class": "greeter", "State": "active", "TTY": "tty1", "Remote": false}},

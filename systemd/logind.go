@@ -110,13 +110,10 @@ func (l Logind) BlockingInhibitors(ctx context.Context) ([]Inhibitor, error) {
 
 // Session is a user's login. The texts are each one line of at most 256 bytes.
 type Session struct {
-	ID     string
-	User   string // name
-	UID    uint32
-	Seat   string // "" if none
-	TTY    string // "" if none, or if logind does not know it
-	Remote bool
-	Since  time.Time // zero if logind does not know it
+	ID   string
+	User string // name
+	UID  uint32
+	TTY  string // "" if none, or if logind does not know it
 }
 
 // Sessions lists the interactive sessions that are not closing: of class user (not greeter, lock-screen, background or
@@ -131,11 +128,10 @@ func (l Logind) Sessions(ctx context.Context) ([]Session, error) {
 	}
 	var all []Session
 	for _, r := range rows {
-		s := Session{ID: v1alpha1.OneLine(r.ID, maxText), User: v1alpha1.OneLine(r.User, maxText), UID: r.UID, Seat: v1alpha1.OneLine(r.Seat, maxText)}
+		s := Session{ID: v1alpha1.OneLine(r.ID, maxText), User: v1alpha1.OneLine(r.User, maxText), UID: r.UID}
 		var p struct {
 			Class, State, TTY string
 			Remote            bool
-			Timestamp         uint64 // µs since 1970
 		}
 		err := fmt.Errorf("its path %q is invalid", v1alpha1.OneLine(string(r.Path), maxText))
 		if r.Path.IsValid() {
@@ -147,21 +143,15 @@ func (l Logind) Sessions(ctx context.Context) ([]Session, error) {
 		if err != nil {
 			return nil, fmt.Errorf("reading session %s of %s: %w", s.ID, s.User, err)
 		}
-		s.TTY, s.Remote = v1alpha1.OneLine(p.TTY, maxText), p.Remote
-		if p.Timestamp > 0 && p.Timestamp < year10000 {
-			s.Since = time.UnixMicro(int64(p.Timestamp))
-		}
+		s.TTY = v1alpha1.OneLine(p.TTY, maxText)
 		// The classes of users are user, user-early, user-light and so on. A session without a class is taken for a user's.
 		user := p.Class == "" || p.Class == "user" || strings.HasPrefix(p.Class, "user-")
-		if user && p.State != "closing" && (s.Seat != "" || s.TTY != "" || s.Remote) {
+		if user && p.State != "closing" && (r.Seat != "" || s.TTY != "" || p.Remote) {
 			all = append(all, s)
 		}
 	}
 	return all, nil
 }
-
-// year10000 is in µs since 1970. A time from then on cannot be marshaled.
-const year10000 = uint64(253402300800e6)
 
 // shutdownUnits are the units that a host starts when it shuts down, no matter who asked for that.
 var shutdownUnits = []string{

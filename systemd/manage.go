@@ -33,14 +33,13 @@ const (
 // [Units.Restart] come from the bus, from ctx, or from a host that shuts down: the outcome is not known, and the call can be
 // repeated.
 type JobError struct {
-	Unit string
 	Text string // at most 256 bytes; with the unit's name and where to read more
 }
 
 func (e *JobError) Error() string { return e.Text }
 
 func jobError(unit, format string, args ...any) *JobError {
-	return &JobError{unit, v1alpha1.OneLine(unit+fmt.Sprintf(format, args...), maxText)}
+	return &JobError{v1alpha1.OneLine(unit+fmt.Sprintf(format, args...), maxText)}
 }
 
 // DaemonReload has systemd read its unit files again, and returns when it has, in at most 2 minutes. It asks until by, and
@@ -298,5 +297,5 @@ func (j *job) failed(now *unit, why string) error {
 	if room := maxText - len(text) - len(where) - len(`: ""`); now.service.StatusText != "" && room > 8 {
 		text += `: "` + v1alpha1.OneLine(now.service.StatusText, room) + `"`
 	}
-	return &JobError{j.unit, v1alpha1.OneLine(text+where, maxText)}
+	return &JobError{v1alpha1.OneLine(text+where, maxText)}
 }

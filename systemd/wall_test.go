@@ -95,11 +95,11 @@ func TestWallFindsTheTerminalsOfAUser(t *testing.T) {
 	a.hold()
 	d := dev(t, a)
 	must(t, os.WriteFile(filepath.Join(d, "pts/ptmx"), nil, 0o600))
-	reached, err := Wall(d, []Session{{ID: "1", User: "me", UID: uint32(os.Getuid()), Remote: true}}, "hello\n")
+	reached, err := Wall(d, []Session{{ID: "1", User: "me", UID: uint32(os.Getuid())}}, "hello\n")
 	if reached != 1 || err != nil || !strings.Contains(a.shows(), "hello") {
 		t.Errorf("reached %d, %v", reached, err)
 	}
-	reached, err = Wall(d, []Session{{ID: "1", User: "other", UID: uint32(os.Getuid()) + 1, Remote: true}}, "hello\n")
+	reached, err = Wall(d, []Session{{ID: "1", User: "other", UID: uint32(os.Getuid()) + 1}}, "hello\n")
 	if reached != 0 || err != nil {
 		t.Errorf("another's terminals: reached %d, %v", reached, err)
 	}

@@ -276,7 +276,7 @@ func (x *execution) refused(ctx context.Context, steps ...v1alpha1.Action) error
 		for _, name := range append([]string{s.Unit}, names...) {
 			if g := policy.Refuse(s.Type, name); g != nil {
 				text := fmt.Sprintf("%s is refused: on this host the unit is %s, which %s", s, name, g.Why)
-				return &systemd.JobError{Unit: s.Unit, Text: clip(text)}
+				return &systemd.JobError{Text: clip(text)}
 			}
 		}
 	}
@@ -366,7 +366,7 @@ func (x *execution) recordBegin(ctx context.Context, step v1alpha1.Action) (err 
 	rec.Tries++
 	switch err := rec.write(x.dir); {
 	case err != nil && slices.Contains(x.names, step.Unit):
-		return &systemd.JobError{Unit: step.Unit, Text: "lockkeeper does not restart itself, because afterwards it would not know that it did: " + err.Error()}
+		return &systemd.JobError{Text: "lockkeeper does not restart itself, because afterwards it would not know that it did: " + err.Error()}
 	case err != nil:
 		x.log.Warn("a restart of lockkeeper begins the plan again, because its progress cannot be recorded", "err", err)
 	}

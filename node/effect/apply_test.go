@@ -214,7 +214,7 @@ func TestApply(t *testing.T) {
 	f.expect("in another boot", f.process("b2", e), done, all, "File /etc/a@1")
 
 	f = newFakeHost(t)
-	f.errs["Restart b.service"] = []error{fmt.Errorf("managing: %w", &systemd.JobError{Unit: "b.service", Text: "restart of b.service failed (exit-code, status 3): journalctl -u b.service"})}
+	f.errs["Restart b.service"] = []error{fmt.Errorf("managing: %w", &systemd.JobError{Text: "restart of b.service failed (exit-code, status 3): journalctl -u b.service"})}
 	want := step.Work{Failed: "managing: restart of b.service failed (exit-code, status 3): journalctl -u b.service"}
 	f.expect("a unit fails", f.process("b1", e), want, "DaemonReload, Reload a.service, Restart b.service", "")
 
@@ -538,7 +538,7 @@ func TestApplyUnread(t *testing.T) {
 // TestApplyFailedRests checks that a failed turn waits until the files have settled before it reports changes.
 func TestApplyFailedRests(t *testing.T) {
 	f := newFakeHost(t)
-	f.errs["Restart b.service"] = []error{&systemd.JobError{Unit: "b.service", Text: "failed"}}
+	f.errs["Restart b.service"] = []error{&systemd.JobError{Text: "failed"}}
 	rested := false
 	a := f.apply("b1", watchedFuncs{settled: func(context.Context, []v1alpha1.Change) error { rested = true; return nil }})
 	a.Start(t.Context(), inApplying, ApplyPlan{Steps: actions("Restart b.service")}, soon())
