@@ -322,11 +322,9 @@ func (h *Host) makeEffects() error {
 	if err != nil {
 		return err
 	}
-	h.events = publish.NewEvents(h.log, h.client)
+	h.events = publish.NewEvents(h.log, h.client, h.name)
 	h.podManagers = newPodManagers(h.client, h.name, h.PollInterval)
-	h.drain = effect.NewDrain(unlimited, h.name, h.log, h.wake, func(turn string, pod corev1.ObjectReference, refusal string) {
-		h.events.Deleted(h.name, turn, pod, refusal)
-	}, h.events.Flush)
+	h.drain = effect.NewDrain(unlimited, h.name, h.log, h.wake, h.events.Deleted, h.events.Flush)
 	h.hooks = effect.NewHooks(h.Units, h.log, h.wake)
 	h.apply = effect.NewApply(h.Units, h.watched, filepath.Join(h.Root, local.Dir), h.self.bootID, h.log, h.wake)
 	h.reboot = effect.NewReboot(h.Logind, h.shutdown, h.self.bootID, h.log, h.wake)

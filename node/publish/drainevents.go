@@ -69,14 +69,14 @@ func (w *Events) Report(s *local.Host) {
 	}
 	w.log.Info("writing an Event", "reason", reason, "note", note)
 	key := fmt.Sprintf("%s %s %d", s.Turn, reason, w.drain.since.Unix())
-	node := corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: s.Node, UID: types.UID(s.UID)}
-	w.add(&event{time: now, node: s.Node, about: node, key: key, doc: d, note: note})
+	node := corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: w.node, UID: types.UID(s.UID)}
+	w.add(&event{time: now, about: node, key: key, doc: d, note: note})
 }
 
 // Deleted queues the Event about a pod of the node that a forced drain deleted, with the API server's refusal to evict
 // it. It may be called from any goroutine.
-func (w *Events) Deleted(node, turn string, pod corev1.ObjectReference, refusal string) {
+func (w *Events) Deleted(turn string, pod corev1.ObjectReference, refusal string) {
 	d, _ := v1alpha1.EventOf(v1alpha1.EventDrainForced)
-	note := fmt.Sprintf("turn %s of node %s deleted the pod, because the drain is overdue and the eviction was refused: %s", turn, node, refusal)
-	w.add(&event{time: time.Now(), node: node, about: pod, key: turn + " " + d.Reason, doc: d, note: note})
+	note := fmt.Sprintf("turn %s of node %s deleted the pod, because the drain is overdue and the eviction was refused: %s", turn, w.node, refusal)
+	w.add(&event{time: time.Now(), about: pod, key: turn + " " + d.Reason, doc: d, note: note})
 }

@@ -101,7 +101,7 @@ func TestDrainEventsHaveKeys(t *testing.T) {
 				Blockers: []v1alpha1.Blocker{{Kind: v1alpha1.BlockerBudget, Name: "shop/web", Pod: "shop/web-0", Since: metav1.NewTime(since)}}})
 			return (<-w.queue).key
 		}
-		process := func() *Events { return newEvents(slog.New(slog.DiscardHandler), nil) }
+		process := func() *Events { return newEvents(slog.New(slog.DiscardHandler), "n1", nil) }
 		first := time.Now()
 		time.Sleep(time.Hour)
 		second := time.Now()

@@ -28,7 +28,6 @@ const (
 // event is an Event about the host's own Node or about one of its pods.
 type event struct {
 	time  time.Time // when it happened
-	node  string    // the Node's name
 	about corev1.ObjectReference
 	key   string // identifies the Event, also across processes
 	doc   v1alpha1.EventDoc
@@ -42,21 +41,22 @@ type event struct {
 // does not wait for it.
 type Events struct {
 	log   *slog.Logger
+	node  string // the Node's name
 	drain drainEvents
 	queue chan *event
 	// write tries to write an Event once. It succeeds if the Event exists already.
 	write func(context.Context, *event) error
 }
 
-// NewEvents returns a writer of Events that uses the host's client.
-func NewEvents(log *slog.Logger, client *kube.Client) *Events {
-	return newEvents(log, func(ctx context.Context, e *event) error {
-		return kube.WriteHostEvent(ctx, client, e.node, e.about, e.key, e.time, e.doc, e.note)
+// NewEvents returns a writer of Events of the host of the Node of that name. It uses the host's client.
+func NewEvents(log *slog.Logger, client *kube.Client, node string) *Events {
+	return newEvents(log, node, func(ctx context.Context, e *event) error {
+		return kube.WriteHostEvent(ctx, client, node, e.about, e.key, e.time, e.doc, e.note)
 	})
 }
 
-func newEvents(log *slog.Logger, write func(context.Context, *event) error) *Events {
-	return &Events{log: log, queue: make(chan *event, maxEvents), write: write}
+func newEvents(log *slog.Logger, node string, write func(context.Context, *event) error) *Events {
+	return &Events{log: log, node: node, queue: make(chan *event, maxEvents), write: write}
 }
 
 // add queues an Event. It does not block.

@@ -21,7 +21,7 @@ func TestEventWriter(t *testing.T) {
 		var tries int
 		var written []string
 		refused := errors.New("no")
-		w := newEvents(slog.New(slog.DiscardHandler), func(_ context.Context, e *event) error {
+		w := newEvents(slog.New(slog.DiscardHandler), "n1", func(_ context.Context, e *event) error {
 			mu.Lock()
 			defer mu.Unlock()
 			tries++
@@ -81,7 +81,7 @@ func TestEventWriter(t *testing.T) {
 func TestFlush(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var written []string
-		w := newEvents(slog.New(slog.DiscardHandler), func(_ context.Context, e *event) error {
+		w := newEvents(slog.New(slog.DiscardHandler), "n1", func(_ context.Context, e *event) error {
 			switch e.note {
 			case "never":
 				return fmt.Errorf("x: %w", kube.ErrEventRefused)
