@@ -96,7 +96,12 @@ func (m *Managers) Read(ctx context.Context) error {
 	defer func() { <-m.reading }()
 	active, err := m.find(ctx)
 	if err == nil || ctx.Err() == nil { // that the caller gave up says nothing
-		m.ended(err)
+		m.mu.Lock()
+		changed := m.failing.set(err, time.Now())
+		m.mu.Unlock()
+		if changed {
+			m.Changed()
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("looking for other reboot managers: %w", err)
@@ -120,18 +125,6 @@ func (m *Managers) Read(ctx context.Context) error {
 	}
 	m.Changed()
 	return nil
-}
-
-// ended records the result of a read.
-func (m *Managers) ended(err error) {
-	m.mu.Lock()
-	was := m.failing.lasting() != nil
-	m.failing.set(err, time.Now())
-	changed := was != (m.failing.lasting() != nil)
-	m.mu.Unlock()
-	if changed {
-		m.Changed()
-	}
 }
 
 func (m *Managers) find(ctx context.Context) ([]Manager, error) {

@@ -68,9 +68,7 @@ func (s *Sentinels) Read() error {
 	s.mu.Unlock()
 	present, err := s.find(paths)
 	s.mu.Lock()
-	unread := s.failing.lasting() != nil
-	s.failing.set(err, time.Now())
-	changed := unread != (s.failing.lasting() != nil)
+	changed := s.failing.set(err, time.Now())
 	if err == nil {
 		changed = changed || !s.read || !slices.Equal(s.present, present)
 		s.present, s.read = present, true

@@ -53,16 +53,15 @@ type failing struct {
 	since, last time.Time
 }
 
-// set records the result of a read that ended at that time.
-func (f *failing) set(err error, at time.Time) {
-	switch {
-	case err == nil:
-		*f = failing{}
-		return
-	case f.err == nil:
+// set records the result of a read that ended at that time. It reports whether failures have
+// begun or ceased to last.
+func (f *failing) set(err error, at time.Time) (changed bool) {
+	was := f.lasting() != nil
+	if f.err == nil {
 		f.since = at
 	}
 	f.err, f.last = err, at
+	return was != (f.lasting() != nil)
 }
 
 // lasting returns the error of the last read if reads have failed for unreadFor, otherwise nil. A
