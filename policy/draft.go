@@ -101,7 +101,7 @@ func (d *draft) plan(lists [][]v1alpha1.Action) Plan {
 		if len(because) == 0 {
 			continue
 		}
-		slices.SortFunc(because, func(a, b Cause) int { return compareChanges(a.Change, b.Change) })
+		slices.SortFunc(because, func(a, b Cause) int { return v1alpha1.CompareChanges(a.Change, b.Change) })
 		p.Steps = append(p.Steps, Step{a, because})
 	}
 	if len(p.Steps) > 0 {

@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"cmp"
 	"path"
 	"slices"
 	"strings"
@@ -114,7 +113,7 @@ func (m Match) Plan(changes []v1alpha1.Change) Plan { return MakePlan(m.Rules(),
 // rules of valid policies, in the order of precedence, each [Key] once. The order of the
 // changes does not matter.
 func MakePlan(rules []OwnedRule, changes []v1alpha1.Change) Plan {
-	changes = slices.SortedFunc(slices.Values(changes), compareChanges)
+	changes = slices.SortedFunc(slices.Values(changes), v1alpha1.CompareChanges)
 	d := draft{steps: map[v1alpha1.Action][]Cause{}}
 	applies := make([]bool, len(rules)) // by index in rules
 	for _, change := range slices.Compact(changes) {
@@ -140,10 +139,6 @@ func MakePlan(rules []OwnedRule, changes []v1alpha1.Change) Plan {
 		}
 	}
 	return d.plan(lists)
-}
-
-func compareChanges(a, b v1alpha1.Change) int {
-	return cmp.Or(cmp.Compare(a.Source, b.Source), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Version, b.Version))
 }
 
 // ruleFor returns the index of the rule that says what the change costs, or -1.

@@ -78,12 +78,7 @@ func (c Change) String() string {
 
 // Has reports whether one of the changes comes from the source.
 func Has(changes []Change, source Source) bool {
-	for _, c := range changes {
-		if c.Source == source {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(changes, func(c Change) bool { return c.Source == source })
 }
 
 // Host is what a host publishes about itself, the value of [AnnotationHost]. It
@@ -298,13 +293,13 @@ func SameChanges(a, b []Change) bool {
 		return true
 	}
 	// A list has each source and name once, so sorting pairs the changes up.
+	sorted := func(changes []Change) []Change { return slices.SortedFunc(slices.Values(changes), CompareChanges) }
 	return slices.EqualFunc(sorted(a), sorted(b), Change.Same)
 }
 
-func sorted(changes []Change) []Change {
-	return slices.SortedFunc(slices.Values(changes), func(a, b Change) int {
-		return cmp.Or(cmp.Compare(a.Source, b.Source), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Version, b.Version))
-	})
+// CompareChanges orders changes by source, name and version.
+func CompareChanges(a, b Change) int {
+	return cmp.Or(cmp.Compare(a.Source, b.Source), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Version, b.Version))
 }
 
 // OneLine returns text as one line of at most limit bytes, which must be at least

@@ -217,9 +217,7 @@ func (w *Watcher) changes() []v1alpha1.Change {
 		}
 		all = append(all, list...)
 	}
-	slices.SortFunc(all, func(a, b v1alpha1.Change) int {
-		return cmp.Or(cmp.Compare(a.Source, b.Source), cmp.Compare(a.Name, b.Name))
-	})
+	slices.SortFunc(all, v1alpha1.CompareChanges)
 	return all
 }
 
