@@ -256,7 +256,7 @@ func (p *Policies[T]) WriteStatus(ctx context.Context, obj *v1alpha1.DisruptionP
 		return fmt.Errorf("encoding the status of policy %s: %w", obj.Name, err)
 	}
 	made := &v1alpha1.DisruptionPolicy{}
-	err = client.Patch(types.MergePatchType).Resource(policiesResource).Name(obj.Name).SubResource("status").
+	err = client.Patch(types.MergePatchType).Resource(v1alpha1.PolicyResource.Resource).Name(obj.Name).SubResource("status").
 		Param("fieldManager", FieldManager("coordinator")).Body(body).Do(ctx).Into(made)
 	if err != nil {
 		return fmt.Errorf("writing the status of policy %s: %w", obj.Name, err)
@@ -269,8 +269,6 @@ func (p *Policies[T]) WriteStatus(ctx context.Context, obj *v1alpha1.DisruptionP
 	}
 	return nil
 }
-
-const policiesResource = "disruptionpolicies"
 
 // ErrNotServed is the error of reading policies if the API server does not serve
 // them: the manifests were not applied, or the CustomResourceDefinition was deleted
@@ -286,10 +284,10 @@ func (r policyResource) List(ctx context.Context, o metav1.ListOptions) (*v1alph
 	list := &v1alpha1.DisruptionPolicyList{}
 	client, err := r.c.OwnKinds()
 	if err == nil {
-		err = client.Get().Resource(policiesResource).VersionedParams(&o, metav1.ParameterCodec).Do(ctx).Into(list)
+		err = client.Get().Resource(v1alpha1.PolicyResource.Resource).VersionedParams(&o, metav1.ParameterCodec).Do(ctx).Into(list)
 	}
 	if apierrors.IsNotFound(err) {
-		if served, discoveryErr := serves(ctx, r.c, v1alpha1.GroupVersion, policiesResource); discoveryErr == nil && !served {
+		if served, discoveryErr := serves(ctx, r.c, v1alpha1.PolicyResource); discoveryErr == nil && !served {
 			return nil, ErrNotServed
 		}
 	}
@@ -303,12 +301,13 @@ func (r policyResource) Watch(ctx context.Context, o metav1.ListOptions) (watch.
 		return nil, err
 	}
 	o.Watch = true
-	return client.Get().Resource(policiesResource).VersionedParams(&o, metav1.ParameterCodec).Watch(ctx)
+	return client.Get().Resource(v1alpha1.PolicyResource.Resource).VersionedParams(&o, metav1.ParameterCodec).Watch(ctx)
 }
 
 // serves reports whether the API server's discovery documents list the resource.
 // It returns an error if it cannot read them.
-func serves(ctx context.Context, c *Client, gv schema.GroupVersion, resource string) (bool, error) {
+func serves(ctx context.Context, c *Client, resource schema.GroupVersionResource) (bool, error) {
+	gv := resource.GroupVersion()
 	get := func(path string, into runtime.Object) error {
 		return c.CoreV1().RESTClient().Get().AbsPath(path).SetHeader("Accept", runtime.ContentTypeJSON).Do(ctx).Into(into)
 	}
@@ -332,5 +331,5 @@ func serves(ctx context.Context, c *Client, gv schema.GroupVersion, resource str
 	if resources.GroupVersion != gv.String() {
 		return false, errors.New("the answer does not list the resources of " + gv.String() + "; does a proxy answer in the API server's place?")
 	}
-	return slices.ContainsFunc(resources.APIResources, func(r metav1.APIResource) bool { return r.Name == resource }), nil
+	return slices.ContainsFunc(resources.APIResources, func(r metav1.APIResource) bool { return r.Name == resource.Resource }), nil
 }

@@ -99,7 +99,7 @@ func TestPoliciesNotServed(t *testing.T) {
 		"the group, then such a proxy":   {map[string]string{"/apis": fmt.Sprintf(groups, group), "/apis/lockkeeper.dev/v1alpha1": "{}"}, false},
 		"another group":                  {map[string]string{"/apis": fmt.Sprintf(groups, `{"name":"apps","versions":[]}`)}, true},
 		"the group with another kind":    {map[string]string{"/apis": fmt.Sprintf(groups, group), "/apis/lockkeeper.dev/v1alpha1": fmt.Sprintf(resources, "hostupdates")}, true},
-		"the kind is served":             {map[string]string{"/apis": fmt.Sprintf(groups, group), "/apis/lockkeeper.dev/v1alpha1": fmt.Sprintf(resources, policiesResource)}, false},
+		"the kind is served":             {map[string]string{"/apis": fmt.Sprintf(groups, group), "/apis/lockkeeper.dev/v1alpha1": fmt.Sprintf(resources, "disruptionpolicies")}, false},
 		"the group is served, not known": {map[string]string{"/apis": fmt.Sprintf(groups, group)}, false},
 	} {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -19,7 +19,7 @@ func (s *Source) NodeNames(ctx context.Context) ([]string, error) {
 
 // PolicyNames returns the names of all policies.
 func (s *Source) PolicyNames(ctx context.Context) ([]string, error) {
-	return s.names(ctx, "/apis/"+v1alpha1.GroupVersion.String()+"/disruptionpolicies")
+	return s.names(ctx, "/apis/"+v1alpha1.GroupVersion.String()+"/"+v1alpha1.PolicyResource.Resource)
 }
 
 // HookNames returns the names of the hooks that the turn of a node waits for.
