@@ -178,13 +178,19 @@ func (l *leader) leaseChanged(before, now *coordinationv1.Lease) {
 	}
 }
 
-// stopOf returns the emergency stop on a Lease: its reason, and whether it is set.
-func stopOf(lease *coordinationv1.Lease) (stop struct {
+// stop is an emergency stop: whether it is set, and its reason.
+type stop struct {
 	text string
 	set  bool
-}) {
-	stop.text, stop.set = lease.Annotations[v1alpha1.AnnotationStop]
-	return stop
+}
+
+// stopOf returns the emergency stop on a Lease. A missing Lease is a stop too.
+func stopOf(lease *coordinationv1.Lease) stop {
+	if lease == nil {
+		return stop{"there is no Lease", true}
+	}
+	text, set := lease.Annotations[v1alpha1.AnnotationStop]
+	return stop{text, set}
 }
 
 // facts caches what turn.FromNode returns for each version of a Node, in the order of their names.

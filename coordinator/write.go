@@ -365,19 +365,11 @@ func (l *leader) logHeld(n *turn.Node, v *rollout.Verdict) {
 
 // logStop logs when the emergency stop is set, changed or lifted.
 func (l *leader) logStop(before, now *coordinationv1.Lease) {
-	stop := func(lease *coordinationv1.Lease) (text string, stopped bool) {
-		if lease == nil {
-			return "there is no Lease", true
-		}
-		text, stopped = lease.Annotations[v1alpha1.AnnotationStop]
-		return text, stopped
-	}
-	was, wasStopped := stop(before)
-	text, stopped := stop(now)
-	switch {
-	case stopped && (!wasStopped || was != text):
-		systemd.LogEvent(l.log, slog.LevelWarn, v1alpha1.MessageStopped, "the emergency stop is set: "+text, "node", l.self, "why", text)
-	case before != nil && wasStopped && !stopped:
+	switch was, is := stopOf(before), stopOf(now); {
+	case is == was:
+	case is.set:
+		systemd.LogEvent(l.log, slog.LevelWarn, v1alpha1.MessageStopped, "the emergency stop is set: "+is.text, "node", l.self, "why", is.text)
+	case before != nil:
 		systemd.LogEvent(l.log, slog.LevelInfo, v1alpha1.MessageStopOver, "the emergency stop is over", "node", l.self)
 	}
 }
