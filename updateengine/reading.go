@@ -56,8 +56,6 @@ type Reading struct {
 	LastChecked time.Time
 	// Progress of a download, 0 to 1.
 	Progress float64
-	// Size of the new version's payload in bytes, never negative.
-	Size int64
 	// Err is why Presence is Unknown; nil otherwise.
 	Err error
 	// At is when the answer came, by this process's clock.
@@ -103,7 +101,7 @@ func decode(body []any) (Reading, error) {
 	progress, ok1 := body[1].(float64)
 	operation, ok2 := body[2].(string)
 	version, ok3 := body[3].(string)
-	size, ok4 := body[4].(int64)
+	_, ok4 := body[4].(int64) // the size of the payload
 	if !ok0 || !ok1 || !ok2 || !ok3 || !ok4 {
 		return Reading{}, fmt.Errorf("%w: the types are %T, %T, %T, %T and %T (expected xdssx)", errMalformed, body[0], body[1], body[2], body[3], body[4])
 	}
@@ -116,7 +114,6 @@ func decode(body []any) (Reading, error) {
 		Version:     v1alpha1.OneLine(version, maxVersion),
 		LastChecked: checkedTime(checked),
 		Progress:    fraction(progress),
-		Size:        max(size, 0),
 	}
 	if r.Version == versionNone {
 		r.Version = ""

@@ -22,7 +22,6 @@ var kured = program{
 // kuredDraft has the settings of which several make one of lockkeeper's.
 type kuredDraft struct {
 	days              daySet
-	daysSet           bool
 	start, end        time.Duration
 	zone              string
 	windowSet         bool
@@ -47,7 +46,7 @@ var kuredSettings = []Setting{
 	{Program: "kured", Name: "reboot-days", Becomes: "spec.rollout.windows", repeats: true, restricts: true, How: scheduleHow,
 		use: func(d *draft, values []string) (_ string, err error) {
 			d.kured.days, err = kuredDays(values)
-			d.kured.daysSet, d.kured.windowSet = true, true
+			d.kured.windowSet = true
 			return "", err
 		}},
 	{Program: "kured", Name: "start-time", Becomes: "spec.rollout.windows", restricts: true, How: scheduleHow,

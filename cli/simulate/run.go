@@ -32,7 +32,6 @@ type sim struct {
 	hosts  []*host
 	at     map[string]*host // by the node's name
 	gates  map[string]rollout.Gate
-	dice   *rand.Rand // random numbers that belong to no host
 
 	queue           events
 	events, planned int
@@ -75,10 +74,7 @@ func Run(ctx context.Context, f *Fleet) (*Report, error) {
 }
 
 func run(ctx context.Context, f *Fleet, decide func(rollout.Snapshot) rollout.Outcome) (*Report, error) {
-	s := &sim{
-		Fleet: f, decide: decide, now: f.Start, at: map[string]*host{}, gates: map[string]rollout.Gate{},
-		dice: rand.New(rand.NewPCG(f.Seed, 0)),
-	}
+	s := &sim{Fleet: f, decide: decide, now: f.Start, at: map[string]*host{}, gates: map[string]rollout.Gate{}}
 	s.tally = make([]tally, len(f.Policies))
 	s.makeHosts()
 	s.expect()
