@@ -2,6 +2,7 @@ package kube
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -112,7 +113,7 @@ func TestCoordinatorsClient(t *testing.T) {
 	continues("another token of the account", second)
 	// The renewed token of this kubeconfig counts, and no other one.
 	third := token(now, now.Add(3*time.Hour))
-	text, err := json.Marshal(renewedToken{Kubeconfig: string(fmt.Appendf(nil, "%x", sum([]byte(server.with(second))))), Token: third})
+	text, err := json.Marshal(renewedToken{Kubeconfig: fmt.Sprintf("%x", sha256.Sum256([]byte(server.with(second)))), Token: third})
 	must(t, err)
 	must(t, os.WriteFile(renewed, text, 0o600))
 	credential.read(time.Now())

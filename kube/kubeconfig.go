@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/base64"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -71,7 +70,7 @@ func (k *kubeconfig) read(renewed string) error {
 	if err != nil {
 		return err
 	}
-	k.hash = hex.EncodeToString(sum(text))
+	k.hash = fmt.Sprintf("%x", sha256.Sum256(text))
 	config, err := clientcmd.Load(text)
 	if err != nil {
 		return err
@@ -166,12 +165,7 @@ func identify(cluster *clientcmdapi.Cluster, user *clientcmdapi.AuthInfo) string
 	if err != nil {
 		panic(err) // they were read from JSON
 	}
-	return string(sum(text))
-}
-
-func sum(text []byte) []byte {
-	s := sha256.Sum256(text)
-	return s[:]
+	return fmt.Sprintf("%x", sha256.Sum256(text))
 }
 
 func readBounded(name string) ([]byte, error) {
