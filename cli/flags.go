@@ -21,13 +21,15 @@ import (
 // connection is the category of the flags that [ConnectionFlags] returns.
 const connection = "connection"
 
-// Bounds of --request-timeout, and its default. A list of five thousand Nodes is about 50 MB,
+// The bound of --request-timeout, and its default. A list of five thousand Nodes is about 50 MB,
 // which may arrive over a slow connection.
 const (
-	minRequestTimeout     = time.Second
 	maxRequestTimeout     = 10 * time.Minute
 	defaultRequestTimeout = 30 * time.Second
 )
+
+// minTimeout is the least value of every flag that is a duration.
+const minTimeout = time.Second
 
 // maxVerbosity bounds -v. From 8 on, client-go logs bodies, and with them tokens.
 const maxVerbosity = 7
@@ -78,7 +80,7 @@ func leaseNames(c *urfave.Context) (namespace, name string) {
 func caller(c *urfave.Context) (kube.Caller, error) {
 	timeout, err := defaultRequestTimeout, error(nil)
 	if c.IsSet("request-timeout") {
-		timeout, err = parseDuration(c, "request-timeout", minRequestTimeout, maxRequestTimeout)
+		timeout, err = parseDuration(c, "request-timeout", maxRequestTimeout)
 	}
 	if err != nil {
 		return kube.Caller{}, err
@@ -135,11 +137,11 @@ func short(d time.Duration) string {
 	return strings.NewReplacer("h0m0s", "h", "m0s", "m").Replace(d.String())
 }
 
-// parseDuration returns the value of a flag that is a duration with a unit, from least to most.
-func parseDuration(c *urfave.Context, name string, least, most time.Duration) (time.Duration, error) {
+// parseDuration returns the value of a flag that is a duration with a unit, from minTimeout to most.
+func parseDuration(c *urfave.Context, name string, most time.Duration) (time.Duration, error) {
 	d, err := time.ParseDuration(c.String(name))
-	if err != nil || d < least || d > most {
-		return 0, UsageError("--%s %q, expected %s to %s, such as 90s", name, c.String(name), short(least), short(most))
+	if err != nil || d < minTimeout || d > most {
+		return 0, UsageError("--%s %q, expected %s to %s, such as 90s", name, c.String(name), short(minTimeout), short(most))
 	}
 	return d, nil
 }

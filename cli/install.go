@@ -113,7 +113,7 @@ func initCommand(c *urfave.Context) error {
 	timeout := initWithin
 	if c.IsSet("timeout") {
 		var err error
-		if timeout, err = parseDuration(c, "timeout", minWait, maxWait); err != nil {
+		if timeout, err = parseDuration(c, "timeout", maxWait); err != nil {
 			return err
 		}
 	}

@@ -59,7 +59,7 @@ func leaveCommand(c *urfave.Context) error {
 	}
 	if c.IsSet("timeout") {
 		var err error
-		if timeout, err = parseDuration(c, "timeout", minWait, maxWait); err != nil {
+		if timeout, err = parseDuration(c, "timeout", maxWait); err != nil {
 			return err
 		}
 	}

@@ -29,11 +29,8 @@ func wait() *urfave.Command {
 	}
 }
 
-// Bounds of wait's --timeout.
-const (
-	minWait = time.Second
-	maxWait = 720 * time.Hour
-)
+// maxWait bounds --timeout.
+const maxWait = 720 * time.Hour
 
 func waitCommand(c *urfave.Context) error {
 	goal, err := report.ParseGoal(c.String("for"))
@@ -42,7 +39,7 @@ func waitCommand(c *urfave.Context) error {
 	}
 	ctx := c.Context
 	if c.IsSet("timeout") {
-		d, err := parseDuration(c, "timeout", minWait, maxWait)
+		d, err := parseDuration(c, "timeout", maxWait)
 		if err != nil {
 			return err
 		}
