@@ -67,13 +67,7 @@ func leaseNames(c *urfave.Context) (namespace, name string) {
 		fmt.Fprintln(c.App.ErrWriter, "lockkeeper: this host's configuration is invalid, using the default name of the Lease; run `lockkeeper check-config`")
 		cfg = config.Default()
 	}
-	if namespace == "" {
-		namespace = cfg.Lease.Namespace
-	}
-	if name == "" {
-		name = cfg.Lease.Name
-	}
-	return namespace, name
+	return cmp.Or(namespace, cfg.Lease.Namespace), cmp.Or(name, cfg.Lease.Name)
 }
 
 // caller returns what the connection flags say, and stores it for [NameCluster].

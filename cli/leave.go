@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -168,11 +169,7 @@ func leaveThisHost(c *urfave.Context, timeout time.Duration) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	name := s.Node
-	if name == "" {
-		name = "NODE"
-	}
-	elsewhere := fmt.Sprintf("if the cluster still has keys of lockkeeper on its Node, run `lockkeeper leave %s` where you have access to the cluster", name)
+	elsewhere := fmt.Sprintf("if the cluster still has keys of lockkeeper on its Node, run `lockkeeper leave %s` where you have access to the cluster", cmp.Or(s.Node, "NODE"))
 	switch {
 	case !running:
 		return fmt.Errorf("lockkeeper does not run on this host, so it cannot give its node up; %s", elsewhere)

@@ -17,6 +17,7 @@
 package coordinator
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -108,12 +109,8 @@ const (
 // Run campaigns for the Lease until ctx ends, term after term. On return the
 // Lease is released if it was held.
 func Run(ctx context.Context, o Options) error {
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
-	if o.Liveness == nil {
-		o.Liveness = systemd.NewLiveness()
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
+	o.Liveness = cmp.Or(o.Liveness, systemd.NewLiveness())
 	c := &candidate{Options: o, log: o.Log}
 	defer c.disconnect()
 	o.Notify.Version, o.Notify.Log = o.Version, o.Log

@@ -192,12 +192,8 @@ func New(o Options) (*Host, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading this host's boot ID, uptime and OS: %w", err)
 	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
-	if o.Liveness == nil {
-		o.Liveness = systemd.NewLiveness()
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
+	o.Liveness = cmp.Or(o.Liveness, systemd.NewLiveness())
 	if o.Coordinator == nil {
 		o.Coordinator = func() local.Coordinator { return local.Coordinator{Role: v1alpha1.RoleHost} }
 	}

@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"net"
 	"reflect"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -92,12 +93,7 @@ func (e *CallError) Refused() bool {
 // answeredWith reports whether a call was answered with one of these D-Bus errors.
 func answeredWith(err error, names ...string) bool {
 	e, ok := errors.AsType[*CallError](err)
-	for _, name := range names {
-		if ok && e.Name == name {
-			return true
-		}
-	}
-	return false
+	return ok && slices.Contains(names, e.Name)
 }
 
 // Bus is a connection to a message bus, made when it is first needed, shared by all who use the Bus, and replaced when it

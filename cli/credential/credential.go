@@ -13,6 +13,7 @@
 package credential
 
 import (
+	"cmp"
 	"context"
 	"crypto/x509"
 	"errors"
@@ -86,9 +87,7 @@ type Credential struct {
 // is its record in the API server's audit log. For a certificate, Mint may wait until ctx
 // ends. The error is that of [kube.Caller.NoKubeconfig] if the caller has no credential.
 func Mint(ctx context.Context, o Options) (Credential, error) {
-	if o.Namespace == "" {
-		o.Namespace = v1alpha1.DefaultLeaseNamespace
-	}
+	o.Namespace = cmp.Or(o.Namespace, v1alpha1.DefaultLeaseNamespace)
 	if o.Lifetime < MinLifetime || o.Lifetime > MaxLifetime {
 		return Credential{}, fmt.Errorf("a lifetime of %s, expected %s to %s", days(o.Lifetime), days(MinLifetime), days(MaxLifetime))
 	}
@@ -142,9 +141,7 @@ func load(caller kube.Caller) (*rest.Config, *clientcmdapi.Cluster, error) {
 	if clientcmdapi.IsConfigEmpty(&raw) {
 		return nil, nil, caller.NoKubeconfig()
 	}
-	if contextName == "" {
-		contextName = raw.CurrentContext
-	}
+	contextName = cmp.Or(contextName, raw.CurrentContext)
 	used, ok := raw.Contexts[contextName]
 	if !ok || raw.Clusters[used.Cluster] == nil {
 		return nil, nil, fmt.Errorf("kubeconfig: no context %q with a cluster", contextName)

@@ -5,6 +5,7 @@
 package page
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -302,9 +303,4 @@ func Plural(n int, what string) string {
 }
 
 // Dash is s, or "-" if it is empty.
-func Dash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
-}
+func Dash(s string) string { return cmp.Or(s, "-") }

@@ -11,6 +11,7 @@
 package gate
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"strconv"
@@ -95,10 +96,8 @@ type entry struct {
 
 // New returns Gates that query nothing yet.
 func New(o Options) *Gates {
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	g := &Gates{o: o, kick: make(chan struct{}, 1)}
-	if o.Log == nil {
-		g.o.Log = slog.New(slog.DiscardHandler)
-	}
 	if o.URL == "" {
 		g.judge = func(context.Context, string) (bool, string) {
 			return false, "the coordinator's host names no Prometheus to ask (coordinator.prometheus_url)"

@@ -97,9 +97,7 @@ func New(o Options) *Sender {
 	if o.URL == "" {
 		return nil
 	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	if o.Count == nil {
 		o.Count = func(string) {}
 	}

@@ -471,10 +471,7 @@ func (d *decision) last(n *turn.Node, g *v1alpha1.Grant) *v1alpha1.Last {
 		}
 		return &l
 	}
-	l := &v1alpha1.Last{Turn: g.Turn, Result: g.Result, Reason: g.Reason, Changes: g.Changes, Request: g.Request, End: d.Now, Turns: d.turns(n, g)}
-	if l.Result == "" {
-		l.Result = v1alpha1.ResultDone
-	}
+	l := &v1alpha1.Last{Turn: g.Turn, Result: cmp.Or(g.Result, v1alpha1.ResultDone), Reason: g.Reason, Changes: g.Changes, Request: g.Request, End: d.Now, Turns: d.turns(n, g)}
 	if p := n.Last; p != nil && l.Result != v1alpha1.ResultDone && p.Result != v1alpha1.ResultDone && v1alpha1.SameChanges(p.Changes, l.Changes) {
 		// A cancel or failure in between does not reset the attempts.
 		l.Attempts = min(p.Attempts, 100)

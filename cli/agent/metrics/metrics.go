@@ -6,6 +6,7 @@
 package metrics
 
 import (
+	"cmp"
 	"net/http"
 	"slices"
 	"strconv"
@@ -268,11 +269,7 @@ func (c *collection) at(name v1alpha1.Metric, t time.Time, labels ...string) {
 
 func (c *collection) host(h local.Host) {
 	c.of(v1alpha1.MetricHostState, 1, stateLabel(h.State))
-	wants := string(h.Wants)
-	if wants == "" {
-		wants = v1alpha1.WantsUnknown
-	}
-	c.of(v1alpha1.MetricHostWants, 1, wants)
+	c.of(v1alpha1.MetricHostWants, 1, cmp.Or(string(h.Wants), v1alpha1.WantsUnknown))
 	if h.Waits == v1alpha1.ReasonNone {
 		c.of(v1alpha1.MetricHostWaiting, 0, v1alpha1.WaitsForNothing)
 	} else {
