@@ -84,12 +84,12 @@ func quoteText(s string) string {
 	return string(b)
 }
 
-// lease reads the Lease.
+// lease reads the Lease, which must exist.
 func (s *Source) lease(ctx context.Context) (*coordinationv1.Lease, error) {
 	ctx, cancel := context.WithTimeout(ctx, kube.Timeout)
 	defer cancel()
-	l, err := s.Client.CoordinationV1().Leases(s.Namespace).Get(ctx, s.LeaseName, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
+	l, err := s.theLease(ctx)
+	if kube.NoLease(err, s.LeaseName) {
 		return nil, fmt.Errorf("lease %s/%s does not exist; without it no turn begins or advances; to create it: lockkeeper init", s.Namespace, s.LeaseName)
 	}
 	if err != nil {
@@ -111,7 +111,8 @@ func (s *Source) annotateLease(ctx context.Context, text *string, dryRun bool) e
 	if dryRun {
 		options.DryRun = []string{metav1.DryRunAll}
 	}
-	if _, err := s.Client.CoordinationV1().Leases(s.Namespace).Patch(ctx, s.LeaseName, types.MergePatchType, patch, options); err != nil {
+	l, err := s.Client.CoordinationV1().Leases(s.Namespace).Patch(ctx, s.LeaseName, types.MergePatchType, patch, options)
+	if err := kube.VerifyLease(l, err, s.LeaseName); err != nil { // otherwise the caller would say that all has stopped
 		return fmt.Errorf("writing Lease %s/%s: %w", s.Namespace, s.LeaseName, err)
 	}
 	return nil
@@ -264,10 +265,7 @@ func (s *Source) createLease(ctx context.Context, o InitOptions) (*coordinationv
 		options.DryRun = []string{metav1.DryRunAll}
 	}
 	l, err := s.Client.CoordinationV1().Leases(s.Namespace).Create(ctx, o.Lease, options)
-	if err == nil && (l.Name != s.LeaseName || l.Namespace != s.Namespace) {
-		err = fmt.Errorf("the answer is not Lease %s/%s; a proxy may have given it", s.Namespace, s.LeaseName)
-	}
-	return l, err
+	return l, kube.VerifyLease(l, err, s.LeaseName)
 }
 
 // noNamespace reports whether the API server refused the Lease because its namespace does not exist

@@ -14,6 +14,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/kube"
 )
 
 func testLease() *coordinationv1.Lease {
@@ -87,5 +88,23 @@ func TestEmergencyStopErrors(t *testing.T) {
 	const dry = "Dry run, nothing is changed. Without --dry-run:\nThe emergency stop is set: \"x (by ann)\"\n"
 	if out, _, err := do(t, s, "pause", Options{Stop: true, Reason: "x", DryRun: true}); err != nil || !strings.HasPrefix(out, dry) || strings.Contains(out, "To undo") {
 		t.Errorf("%s%v", out, err)
+	}
+}
+
+// TestEmergencyStopThroughAProxy checks that no answer of a proxy counts as the Lease: a user would believe that all has stopped, or that nothing
+// is stopped.
+func TestEmergencyStopThroughAProxy(t *testing.T) {
+	for _, c := range []struct{ verb, command, want string }{
+		{"get", "pause", "reading Lease lockkeeper/lockkeeper: " + kube.ErrNotLease.Error()},
+		{"get", "resume", "reading Lease lockkeeper/lockkeeper: " + kube.ErrNotLease.Error()},
+		{"patch", "pause", "writing Lease lockkeeper/lockkeeper: " + kube.ErrNotLease.Error()},
+	} {
+		s, client, _ := faulty(t, nil, testLease())
+		client.PrependReactor(c.verb, "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return true, &coordinationv1.Lease{}, nil // as client-go decodes {"ok":true}
+		})
+		if out, _, err := do(t, s, c.command, Options{Stop: true}); err == nil || err.Error() != c.want || out != "" {
+			t.Errorf("%s with a proxy's answer to the %s: %q, %v", c.command, c.verb, out, err)
+		}
 	}
 }

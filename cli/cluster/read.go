@@ -110,7 +110,7 @@ func (s *Source) read(ctx context.Context) (report.Input, error) {
 // getLease reads the Lease, which is nil if it does not exist. refused is why the caller may not
 // read it; err means that the API server did not answer.
 func (s *Source) getLease(ctx context.Context) (lease *coordinationv1.Lease, refused, err error) {
-	lease, err = s.Client.CoordinationV1().Leases(s.Namespace).Get(ctx, s.LeaseName, metav1.GetOptions{})
+	lease, err = s.theLease(ctx)
 	switch {
 	case Away(err):
 		return nil, nil, fmt.Errorf("reading lease %s/%s: %w", s.Namespace, s.LeaseName, err)
@@ -118,6 +118,12 @@ func (s *Source) getLease(ctx context.Context) (lease *coordinationv1.Lease, ref
 		return nil, nil, nil
 	}
 	return lease, err, nil
+}
+
+// theLease reads the Lease. The error matches [kube.ErrNotLease] if the answer is something else.
+func (s *Source) theLease(ctx context.Context) (*coordinationv1.Lease, error) {
+	lease, err := s.Client.CoordinationV1().Leases(s.Namespace).Get(ctx, s.LeaseName, metav1.GetOptions{})
+	return lease, kube.VerifyLease(lease, err, s.LeaseName)
 }
 
 // denied reports whether err means that the caller lacks the permission.
