@@ -98,13 +98,15 @@ func (s *Server) Run(ctx context.Context) {
 				serving, failed = s.serve(ctx, at, failed, &ended)
 			}
 		}
+		var again <-chan time.Time // nil unless there is something to try again
+		if failed {
+			again = time.After(listenAgain)
+		}
 		select {
 		case <-ctx.Done():
-		case <-s.kick:
-		case <-time.After(listenAgain):
-		}
-		if ctx.Err() != nil {
 			return
+		case <-s.kick:
+		case <-again:
 		}
 	}
 }

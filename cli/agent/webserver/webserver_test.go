@@ -12,6 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"lockkeeper.dev/lockkeeper/node/fleetlock"
@@ -234,4 +235,32 @@ func TestDefaultLimits(t *testing.T) {
 	if l := s.limits; l.connections != 32 || l.request != 5*time.Second || l.answer != 15*time.Second {
 		t.Errorf("%+v", l)
 	}
+}
+
+// waits counts how often Done is called, which is once for each wait of a loop.
+type waits struct {
+	context.Context
+	n atomic.Int32
+}
+
+func (w *waits) Done() <-chan struct{} {
+	w.n.Add(1)
+	return w.Context.Done()
+}
+
+// A server without an address, as FleetLock's on most hosts, waits once in an hour, and does not wake its process.
+func TestNoAddressWakesNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := New("tests", http.NotFoundHandler(), slog.New(slog.DiscardHandler), nil)
+		ctx, stop := context.WithCancel(t.Context())
+		w := &waits{Context: ctx}
+		var running sync.WaitGroup
+		running.Go(func() { s.Run(w) })
+		time.Sleep(time.Hour)
+		if n := w.n.Load(); n != 1 {
+			t.Errorf("waited %d times", n)
+		}
+		stop()
+		running.Wait()
+	})
 }
