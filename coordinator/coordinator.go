@@ -87,8 +87,9 @@ const MaxSkew = 30 * time.Second
 
 const (
 	// credentialEvery is how long a host without a usable credential waits, unless
-	// the credential changes.
-	credentialEvery = time.Minute
+	// the credential changes. The credential reads its files itself, as often as they
+	// have to be read.
+	credentialEvery = time.Hour
 	// skewPause is the pause before the next campaign of a host whose clock is off.
 	skewPause = 5 * time.Second
 	// scatter spreads the tries of the candidates after the Lease was released, so that
