@@ -626,7 +626,7 @@ func TestStatusOfThisHost(t *testing.T) {
 		t.Fatal(err)
 	}
 	out, errs, exit := run(nil)
-	if exit != 0 || errs != "" || !strings.Contains(out, "lockkeeper v1 is running (process 3) and reported ") || !strings.Contains(out, "  status  up to date\n") {
+	if exit != 0 || errs != "" || !strings.Contains(out, "lockkeeper v1 is running (process 3). Its report last changed ") || !strings.Contains(out, "  status  up to date\n") {
 		t.Errorf("%d, %q, %q", exit, out, errs)
 	}
 	if _, errs, exit := run(nil, "n2"); exit != 1 || !strings.HasSuffix(errs, "; this host is not n2\n") {

@@ -1,8 +1,10 @@
 package agent
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"os"
@@ -39,8 +41,9 @@ type record struct {
 	// Why metrics, and FleetLock, are not served; "" if they are, or if they are switched off.
 	metricsErr, fleetLockErr string
 
-	ready   bool // the service has started
-	failing bool // the file cannot be written, and that was logged
+	ready   bool   // the service has started
+	failing bool   // the file cannot be written, and that was logged
+	written []byte // what the file says, without the time
 }
 
 func (r *record) setHost(h local.Host) {
@@ -204,15 +207,24 @@ func (r *record) election() local.Coordinator {
 	return c
 }
 
-// write writes what is known; the caller holds mu.
+// write writes what is known, if it has changed; the caller holds mu. An idle host reports the same
+// twice a minute.
 func (r *record) write() {
 	line, c := r.summary()
 	r.notifier.Status(line)
-	err := local.Write(r.dir, local.Status{
-		Time: time.Now().UTC(), PID: os.Getpid(), Version: r.version, Line: line, Host: r.host, Coordinator: c, Metrics: r.metricsErr, FleetLock: r.fleetLockErr,
-	})
-	if err != nil && !r.failing {
-		r.log.Warn("cannot write the local status; lockkeeper status on this host will not show it", "err", err)
+	s := local.Status{PID: os.Getpid(), Version: r.version, Line: line, Host: r.host, Coordinator: c, Metrics: r.metricsErr, FleetLock: r.fleetLockErr}
+	is, err := json.Marshal(s)
+	if err == nil && bytes.Equal(is, r.written) {
+		return
+	}
+	if s.Time = time.Now().UTC(); err == nil {
+		err = local.Write(r.dir, s)
+	}
+	if r.written = is; err != nil {
+		r.written = nil // try again
+		if !r.failing {
+			r.log.Warn("cannot write the local status; lockkeeper status on this host will not show it", "err", err)
+		}
 	}
 	r.failing = err != nil
 }

@@ -15,6 +15,7 @@ import (
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/kube"
+	"lockkeeper.dev/lockkeeper/node/local"
 	"lockkeeper.dev/lockkeeper/systemd"
 )
 
@@ -108,5 +109,42 @@ func TestCredentialText(t *testing.T) {
 		if got := credential(&s).Text(now); got != want {
 			t.Errorf("%q, expected %q", got, want)
 		}
+	}
+}
+
+// TestStatusIsWrittenOnce: a report that says what the last one did leaves the file alone, because an idle host makes two a minute.
+func TestStatusIsWrittenOnce(t *testing.T) {
+	dir, log := t.TempDir(), slog.New(slog.DiscardHandler)
+	r := &record{notifier: systemd.NewNotifier(log), dir: filepath.Join(dir, "missing"), log: log, coordinatorCredential: kube.New(kube.Options{})}
+	idle := func() local.Host { // a host's record shares no memory with the last one
+		return local.Host{Node: "n1", State: v1alpha1.StateIdle, Engine: &v1alpha1.EngineStatus{Operation: "IDLE"}, Changes: []v1alpha1.Change{{Source: v1alpha1.SourceSentinel, Name: "/run/x"}}}
+	}
+	file := func() (s local.Status, info os.FileInfo) {
+		t.Helper()
+		s, err := local.Read(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info, err = os.Stat(filepath.Join(dir, "status.json")); err != nil {
+			t.Fatal(err)
+		}
+		return s, info
+	}
+	r.setHost(idle()) // fails, and is tried again
+	r.dir = dir
+	r.setHost(idle())
+	first, before := file()
+	if first.Node != "n1" || first.Time.IsZero() {
+		t.Errorf("the file has %+v", first)
+	}
+	r.setHost(idle())
+	if second, after := file(); !os.SameFile(before, after) || !second.Time.Equal(first.Time) {
+		t.Errorf("the same report was written again, at %v", second.Time)
+	}
+	other := idle()
+	other.Engine.Operation = "CHECKING_FOR_UPDATE"
+	r.setHost(other)
+	if third, _ := file(); third.Engine.Operation != "CHECKING_FOR_UPDATE" || !third.Time.After(first.Time) {
+		t.Errorf("after another report the file has %+v", third)
 	}
 }

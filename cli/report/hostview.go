@@ -70,7 +70,7 @@ func (h *HostView) writeText(w io.Writer, f Form) error {
 	p := f.page()
 	p.Line(fmt.Sprintf("Showing what this host knows, because %s.", page.Cell(h.Why)))
 	if h.Running {
-		p.Line(fmt.Sprintf("lockkeeper %s is running (process %d) and reported %s:", s.Version, s.PID, page.Ago(h.Time, s.Time)))
+		p.Line(fmt.Sprintf("lockkeeper %s is running (process %d). Its report last changed %s:", s.Version, s.PID, page.Ago(h.Time, s.Time)))
 	} else {
 		p.Alert("lockkeeper is NOT RUNNING on this host: systemctl status lockkeeper")
 		p.Line(fmt.Sprintf("Process %d (lockkeeper %s) last reported %s:", s.PID, s.Version, page.Ago(h.Time, s.Time)))
