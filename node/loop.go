@@ -109,12 +109,17 @@ func pace(again, busy bool, ends ...time.Duration) time.Duration {
 	return next
 }
 
+// facts returns what the newest known version of the Node holds, or nil if there is none. The caller
+// must not change what the result points to.
 func (h *Host) facts() *turn.Node {
 	obj := h.view.Get(h.name)
 	if obj == nil {
 		return nil
 	}
-	n := turn.FromNode(obj)
+	if obj != h.parsed { // an idle host sees the same version again and again
+		h.parsed, h.parsedFacts = obj, turn.FromNode(obj)
+	}
+	n := h.parsedFacts
 	return &n
 }
 

@@ -334,3 +334,19 @@ func TestNodeOfAnotherName(t *testing.T) {
 		}
 	}
 }
+
+// BenchmarkFacts is what each round, and each pause after it, does first.
+func BenchmarkFacts(b *testing.B) {
+	h := &Host{name: "n1"}
+	h.view = kube.WatchNode(&kubernetes.Clientset{}, "n1", h.wake)
+	h.view.Overlay(&corev1.Node{ObjectMeta: metav1.ObjectMeta{
+		Name: "n1", UID: "uid", ResourceVersion: "10", Labels: map[string]string{v1alpha1.LabelState: "idle", v1alpha1.LabelWants: "nothing"},
+		Annotations: map[string]string{
+			v1alpha1.AnnotationHost: `{"nodeUID":"uid","bootID":"b1","bootTime":"2026-11-28T10:00:00Z","started":"2026-11-28T10:00:01Z","version":"v1","protocol":1,"managed":true,"osVersion":"4.1.0"}`,
+		},
+	}})
+	b.ReportAllocs()
+	for b.Loop() {
+		h.facts()
+	}
+}

@@ -28,6 +28,7 @@ import (
 	"lockkeeper.dev/lockkeeper/node/source"
 	"lockkeeper.dev/lockkeeper/node/step"
 	"lockkeeper.dev/lockkeeper/node/timing"
+	"lockkeeper.dev/lockkeeper/node/turn"
 	"lockkeeper.dev/lockkeeper/node/watched"
 	"lockkeeper.dev/lockkeeper/policy"
 	"lockkeeper.dev/lockkeeper/systemd"
@@ -144,6 +145,8 @@ type Host struct {
 	client       *kube.Client
 	identity     any // the client's, when the host asked for the name of its Node
 	view         *kube.NodeWatch
+	parsed       *corev1.Node // the version of the Node that parsedFacts are of
+	parsedFacts  turn.Node
 	policies     *kube.Policies[policy.Policy]
 	policyMemory step.PolicyMemory
 	fresh        *freshRead

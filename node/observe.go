@@ -35,13 +35,13 @@ func (h *Host) observe(ctx context.Context) step.Observation {
 		Leaving:          local.Leaving(filepath.Join(h.Root, local.Dir)),
 		Shutdown:         h.shutdown.State(),
 	}
-	obj := h.view.Get(h.name)
-	if obj == nil {
+	facts := h.facts()
+	if facts == nil {
 		vetoes := h.vetoes(settings, false)
 		o.Veto, o.VetoDetail = vetoes.First(&o.Sources)
 		return o
 	}
-	o.Node = turn.FromNode(obj)
+	o.Node = *facts
 	n := &o.Node
 	stage := effect.StageOf(n)
 	h.apply.Leave(stage)
