@@ -133,7 +133,7 @@ func (w *Watcher) replace(fd int, key string, dirs map[int32]names) (grew bool) 
 
 func (w *Watcher) run() {
 	defer close(w.stopped)
-	buf := make([]byte, 64<<10)
+	buf := make([]byte, 4<<10) // on the stack, which stays this large; an event has 272 bytes at most
 	for {
 		n, err := w.inotify.Read(buf)
 		if err != nil {
