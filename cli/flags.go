@@ -14,6 +14,7 @@ import (
 	"github.com/xrash/smetrics"
 	"k8s.io/klog/v2"
 
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/config"
 )
@@ -47,10 +48,9 @@ func ConnectionFlags() []urfave.Flag {
 
 // leaseFlags returns the flags that name lockkeeper's Lease.
 func leaseFlags() []urfave.Flag {
-	of := config.Default().Lease
 	return []urfave.Flag{
-		&urfave.StringFlag{Name: "namespace", Aliases: []string{"n"}, Category: connection, Usage: "`NAME` of lockkeeper's namespace, default this host's or " + of.Namespace},
-		&urfave.StringFlag{Name: "lease", Category: connection, Usage: "`NAME` of the Lease in it, default this host's or " + of.Name},
+		&urfave.StringFlag{Name: "namespace", Aliases: []string{"n"}, Category: connection, Usage: "`NAME` of lockkeeper's namespace, default this host's or " + v1alpha1.DefaultLeaseNamespace},
+		&urfave.StringFlag{Name: "lease", Category: connection, Usage: "`NAME` of the Lease in it, default this host's or " + v1alpha1.DefaultLeaseName},
 	}
 }
 
