@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/godbus/dbus/v5"
@@ -88,9 +89,35 @@ type stream struct {
 
 func (s *stream) Read(p []byte) (int, error) { return s.Reader.Read(p) }
 
-func (s *stream) Write(p []byte) (int, error) {
-	if err := s.Conn.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
-		return 0, err
+// Write writes at once what the socket takes, and that is all of it unless the bus has stopped reading. Only then it sets a
+// deadline, whose timer would otherwise wake an idle process after each call.
+func (s *stream) Write(p []byte) (n int, err error) {
+	if n = writeNow(s.Conn, p); n == len(p) {
+		return n, nil
 	}
-	return s.Conn.Write(p)
+	if err := s.Conn.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
+		return n, err
+	}
+	rest, err := s.Conn.Write(p[n:])
+	_ = s.Conn.SetWriteDeadline(time.Time{}) // fails only if the connection is closed
+	return n + rest, err
+}
+
+// writeNow writes as much as it can without waiting, and returns how much that was. It writes nothing to what is not a socket.
+func writeNow(c net.Conn, p []byte) (n int) {
+	socket, ok := c.(syscall.Conn)
+	if !ok {
+		return 0
+	}
+	raw, err := socket.SyscallConn()
+	if err == nil {
+		err = raw.Write(func(fd uintptr) bool {
+			n, _ = syscall.Write(int(fd), p)
+			return true
+		})
+	}
+	if err != nil {
+		return 0 // the caller's next write fails too
+	}
+	return max(n, 0)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"path/filepath"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -56,4 +57,43 @@ func TestCallEndsWhileAnotherConnects(t *testing.T) {
 			t.Errorf("the first call ended after %v with %v, want a timeout after %v", time.Since(began), err, callTimeout)
 		}
 	})
+}
+
+// deadlines counts the write deadlines that are set on a socket.
+type deadlines struct {
+	*net.UnixConn
+	set int
+}
+
+func (d *deadlines) SetWriteDeadline(at time.Time) error {
+	d.set++
+	return d.UnixConn.SetWriteDeadline(at)
+}
+
+// TestWriteSetsNoDeadline: what the socket takes at once needs no timer, which would wake an idle process 10 s after each call.
+func TestWriteSetsNoDeadline(t *testing.T) {
+	at := &net.UnixAddr{Name: filepath.Join(t.TempDir(), "bus"), Net: "unix"}
+	l, err := net.ListenUnix("unix", at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	conn, err := net.DialUnix("unix", nil, at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	d := &deadlines{UnixConn: conn}
+	if n, err := (&stream{nil, d}).Write([]byte("a call")); n != 6 || err != nil || d.set != 0 {
+		t.Errorf("wrote %d bytes, %v; %d deadlines", n, err, d.set)
+	}
+	got := make([]byte, 10)
+	bus, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer bus.Close()
+	if n, err := bus.Read(got); string(got[:n]) != "a call" || err != nil {
+		t.Errorf("the bus got %q, %v", got[:n], err)
+	}
 }

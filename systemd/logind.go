@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	sd "github.com/coreos/go-systemd/v22/dbus"
 	"github.com/coreos/go-systemd/v22/login1"
@@ -19,8 +18,6 @@ const (
 	loginName    = "org.freedesktop.login1"
 	loginPath    = dbus.ObjectPath("/org/freedesktop/login1")
 	loginManager = "org.freedesktop.login1.Manager"
-
-	shutdownPoll = 30 * time.Second // a read by WatchShutdown without a signal
 )
 
 // Logind asks systemd-logind (org.freedesktop.login1). Its methods may be called from any goroutine. Each D-Bus call takes at
@@ -205,7 +202,7 @@ func (l Logind) shutdownJob(ctx context.Context) (bool, error) {
 // PreparingForShutdown. f must not block. WatchShutdown returns the cause of ctx's end.
 func (l Logind) WatchShutdown(ctx context.Context, f func(active bool)) error {
 	active := false
-	return l.manager().Watch(ctx, loginManager+".PrepareForShutdown", shutdownPoll, func(ctx context.Context) error {
+	return l.manager().Watch(ctx, loginManager+".PrepareForShutdown", signalPoll, func(ctx context.Context) error {
 		now, err := l.preparingForShutdown(ctx)
 		if err == nil && now != active {
 			active = now

@@ -24,8 +24,8 @@ const (
 
 	jobRemoved = managerIface + ".JobRemoved"
 
-	// unitsPoll is how often WatchJobs and WatchReloads call without a signal.
-	unitsPoll = 5 * time.Minute
+	// signalPoll is how often WatchJobs, WatchReloads and WatchShutdown call without a signal.
+	signalPoll = 5 * time.Minute
 )
 
 // Units asks systemd (org.freedesktop.systemd1) about units, and manages them. Its methods may be called from any goroutine.
@@ -257,7 +257,7 @@ func (u Units) list(ctx context.Context, names []string) (rows []sd.UnitStatus, 
 // the start, after errors, and at least every 5 minutes. A unit that ends by itself has no job. f must not block. WatchJobs returns
 // the cause of ctx's end.
 func (u Units) WatchJobs(ctx context.Context, units []string, f func()) error {
-	return u.watch(ctx, jobRemoved, jobOf(units...), unitsPoll, func(context.Context) { f() })
+	return u.watch(ctx, jobRemoved, jobOf(units...), signalPoll, func(context.Context) { f() })
 }
 
 // jobOf returns a filter for the JobRemoved signals about some units.
@@ -274,7 +274,7 @@ func jobOf(units ...string) func(body []any) bool {
 // WatchReloads calls f when systemd has read its unit files again (daemon-reload, systemctl enable), at the start, after
 // errors, and at least every 5 minutes. It returns the cause of ctx's end.
 func (u Units) WatchReloads(ctx context.Context, f func(context.Context)) error {
-	return u.watch(ctx, managerIface+".Reloading", nil, unitsPoll, f)
+	return u.watch(ctx, managerIface+".Reloading", nil, signalPoll, f)
 }
 
 // watch calls f as [Object.Watch] calls its function, and has systemd send its signals.
