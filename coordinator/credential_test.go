@@ -40,6 +40,7 @@ func TestNoCredential(t *testing.T) {
 		running.Go(func() { credential.Run(ctx) })
 		running.Go(func() { Run(w, Options{Credential: credential, Report: func(s Status) { said = s }}) })
 		time.Sleep(50 * time.Minute)
+		synctest.Wait()
 		if n := w.n.Load(); said.Why != "no kubeconfig" || said.Blocked || n > 2 {
 			t.Errorf("%+v; waited %d times", said, n)
 		}
@@ -47,6 +48,7 @@ func TestNoCredential(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute + time.Second)
+		synctest.Wait()
 		if !said.Blocked {
 			t.Errorf("a minute after a kubeconfig has come: %+v", said)
 		}
