@@ -411,8 +411,11 @@ func leaseSpec(holder string) map[string]any {
 // policyModes are the changes of a policy; see [policyChange].
 var policyModes = []string{
 	"budget=2", "budget=100%", "paused", "observe", "window", "window-cancel", "hooks", "hooks-continue", "drain-short", "drain-force",
-	"settle=0s", "deleted",
+	"settle=0s", "deleted", brokenRules,
 }
+
+// brokenRules is a policy that a team adds: it has rules alone, and they are invalid, although the API server accepts them. It selects every node.
+const brokenRules = "broken-rules"
 
 // policyChange returns the change of a policy's spec.
 func policyChange(mode string) map[string]any {
@@ -468,6 +471,13 @@ func (p *people) deciding(seed uint64) *v1alpha1.DisruptionPolicy {
 
 // changePolicy changes a policy. The executor keeps it as it was before the first change.
 func changePolicy(e *executor, f Fault) {
+	if f.Mode == brokenRules {
+		p := v1alpha1.DisruptionPolicy{TypeMeta: typeMeta(v1alpha1.GroupVersion.String(), "DisruptionPolicy"), ObjectMeta: objectMeta("", brokenRules)}
+		p.Spec.RulesOnly = true
+		p.Spec.Rules = []v1alpha1.Rule{{Source: v1alpha1.SourceFile, Path: confDir, Actions: []v1alpha1.Action{{Type: v1alpha1.ActionRestart, Unit: "rescue@x.service"}}}}
+		e.people.do(admin, http.MethodPost, policiesPath, &p, nil)
+		return
+	}
 	e.mu.Lock()
 	before := e.policy
 	e.mu.Unlock()
@@ -488,7 +498,11 @@ func changePolicy(e *executor, f Fault) {
 }
 
 // restorePolicy makes the policy what it was.
-func restorePolicy(e *executor, _ Fault) {
+func restorePolicy(e *executor, f Fault) {
+	if f.Mode == brokenRules {
+		e.people.do(admin, http.MethodDelete, policiesPath+"/"+brokenRules, nil, nil)
+		return
+	}
 	e.mu.Lock()
 	before := e.policy
 	e.policy = nil

@@ -351,6 +351,7 @@ func (f *Fleet) wrote(w apiserver.Write) {
 			f.canaried.Store(w.Object != nil)
 		}
 		switch {
+		case w.Name == brokenRules:
 		case w.Object != nil:
 			spec := f.specOf(w.Object)
 			if w.Name != canaryPolicy { // of this one, the other one's total is the limit
