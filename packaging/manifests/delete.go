@@ -25,6 +25,8 @@ const deleteIntro = `# Everything that "lockkeeper manifests" applies to a clust
 #    the Nodes, or undoes its cordons.
 # 2. WARNING: this deletes the two CustomResourceDefinitions, and with them all DisruptionPolicies and HostUpdates. To keep a copy
 #    of your policies: kubectl get disruptionpolicies -o yaml > policies.yaml
+# 3. WARNING: this deletes the namespace {{.Namespace}}, and with it everything in it, whoever has put it there. If it is not
+#    lockkeeper's alone, remove the last document of this file first.
 #
 # The order is the one in which to delete them. Nothing else is left to delete: Events and the CertificateSigningRequests of
 # "lockkeeper kubeconfig --csr" expire. The coordinator's kubeconfigs are worthless from then on; delete these files on the hosts.
@@ -34,10 +36,13 @@ const deleteIntro = `# Everything that "lockkeeper manifests" applies to a clust
 
 // Delete returns what `kubectl delete -f -` takes to remove everything that [Render] returns for
 // the same options, the same bytes for the same options. Deleting it also deletes all objects of
-// lockkeeper's own kinds.
+// lockkeeper's own kinds, and everything in the namespace.
 func Delete(o Options) ([]byte, error) {
 	text, err := Render(o)
 	if err != nil {
+		return nil, err
+	}
+	if o, err = o.named(); err != nil {
 		return nil, err
 	}
 	var all []metav1.PartialObjectMetadata
@@ -58,7 +63,7 @@ func Delete(o Options) ([]byte, error) {
 		return slices.Index(deleteOrder, a.Kind) - slices.Index(deleteOrder, b.Kind)
 	})
 	var b strings.Builder
-	b.WriteString(deleteIntro)
+	b.WriteString(strings.ReplaceAll(deleteIntro, "{{.Namespace}}", o.Namespace))
 	for i, obj := range all {
 		if i > 0 {
 			b.WriteString("---\n")

@@ -2,6 +2,7 @@ package manifests
 
 import (
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -46,6 +47,16 @@ func TestDelete(t *testing.T) {
 			if place(first, true) > place("ValidatingAdmissionPolicyBinding", false) {
 				t.Errorf("a %s goes after an admission policy", first)
 			}
+		}
+	}
+	// The namespace may have been there before, with objects of others in it.
+	for namespace, o := range map[string]Options{"lockkeeper": {}, "kube-infra": {Namespace: "kube-infra"}} {
+		text, err := Delete(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := "# 3. WARNING: this deletes the namespace " + namespace + ", and with it everything in it"; !strings.Contains(string(text), want) {
+			t.Errorf("it does not warn: %q", want)
 		}
 	}
 	if text, err := Delete(Options{Namespace: "Lock"}); err == nil {

@@ -86,6 +86,11 @@ const PolicySelector = labelName + "=" + product
 // 20 ms at this bound, and grows with its square. A Node usually has about thirty.
 const MaxKeys = 2000
 
+// MaxManagers is how many entries the managedFields of a Node may have. On a Node with more, the
+// coordinator may not write. Its policy compares each entry with all others: 600 take the API
+// server's whole limit for an expression, and seconds. A Node usually has about ten.
+const MaxManagers = 100
+
 // coordinatorManager is the field manager under which the coordinator writes
 // Nodes.
 const coordinatorManager = "lockkeeper-coordinator"
@@ -236,6 +241,7 @@ func values(o Options) []string {
 
 		"{{.IntentPattern}}", v1alpha1.IntentPattern,
 		"{{.MaxKeys}}", strconv.Itoa(MaxKeys),
+		"{{.MaxManagers}}", strconv.Itoa(MaxManagers),
 		"{{.MaxTokenSeconds}}", strconv.Itoa(int(v1alpha1.MaxTokenLifetime / time.Second)),
 		"{{.MaxTokenDays}}", strconv.Itoa(int(v1alpha1.MaxTokenLifetime / (24 * time.Hour))),
 		"{{.IsAudience}}", isAudience(o.Audiences),

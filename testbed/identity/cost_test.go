@@ -200,6 +200,30 @@ func TestCoordinatorsNodes(t *testing.T) {
 		}
 	}
 
+	// Whoever may patch a Node writes any managedFields: an entry without a manager, and as many of tools that apply as there is room for.
+	for _, m := range []struct {
+		entries int
+		manager string
+		passed  bool
+	}{{1, "", true}, {manifests.MaxManagers, "m", true}, {manifests.MaxManagers + 1, "m", false}, {600, "m", false}} {
+		old := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
+		usual(old)
+		for i := range m.entries {
+			e := metav1.ManagedFieldsEntry{Operation: metav1.ManagedFieldsOperationApply, APIVersion: "v1", FieldsType: "FieldsV1",
+				FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:annotations":{"f:example.com/x":{}}}}`)}
+			if m.manager != "" {
+				e.Manager = fmt.Sprint(m.manager, i)
+			}
+			old.ManagedFields = append(old.ManagedFields, e)
+		}
+		promoted := old.DeepCopy()
+		promoted.Labels[v1alpha1.LabelState] = "rebooting"
+		if passed := policyWithin(t, policies, names, fmt.Sprintf("%d managers %q", m.entries, m.manager), &write{user: leader, resource: nodes, kind: policyNode, old: old, new: promoted},
+			func(*cost) float64 { return 2 * mostReading }); passed != m.passed {
+			t.Errorf("%d managers %q: passed: %t, expected %t", m.entries, m.manager, passed, m.passed)
+		}
+	}
+
 	// A pause that ends, as long as one may be, on a Node that as many have written as the API server tells apart.
 	paused := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
 	usual(paused)
