@@ -25,8 +25,8 @@ const (
 	// readPause is the minimum time between two reads, however often the files change.
 	readPause = 50 * time.Millisecond
 	// lasting is how long a problem has to last before it is reported, and how long the
-	// kubeconfig has to be gone before its renewed token is removed. A program that writes
-	// a kubeconfig needs a moment, and a plugin's service may be restarting.
+	// kubeconfig has to be gone or replaced before its renewed token is removed. A program
+	// that writes a kubeconfig needs a moment, and a plugin's service may be restarting.
 	lasting = 10 * time.Second
 )
 
@@ -77,8 +77,8 @@ type Credential struct {
 	upkeep upkeep        // state of the loop that renews the token
 	files  chan struct{} // wakes that loop after the files were read
 
-	reading sync.Mutex // one read at a time; guards gone and notUsed
-	gone    time.Time  // since when there is no kubeconfig; zero if there is one
+	reading sync.Mutex // one read at a time; guards useless and notUsed
+	useless time.Time  // since when a renewed token would never be used again; zero if it may be
 	notUsed string     // the last logged reason why a renewed token is not used
 
 	mu      sync.Mutex
@@ -233,7 +233,7 @@ func (c *Credential) read(now time.Time) (again time.Duration) {
 	c.adopt(file, k, err, now)
 	c.report()
 	wake(c.files)
-	if err != nil && (c.gone.IsZero() || now.Sub(c.gone) < lasting) {
+	if err != nil && c.useless.IsZero() || !c.useless.IsZero() && now.Sub(c.useless) < lasting {
 		return retryEvery
 	}
 	return readEvery // also on the many hosts that have no coordinator's kubeconfig

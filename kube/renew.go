@@ -149,16 +149,25 @@ func (c *Credential) expose(secrets []string) {
 }
 
 // tidy removes a renewed token that will never be used again because its kubeconfig has
-// been replaced or has been gone for a while. It removes nothing while the kubeconfig
-// cannot be read, which may be half written.
+// been replaced, or has been gone, for a while. It removes nothing while the kubeconfig
+// cannot be read, and nothing at once: a half-written kubeconfig may look like a whole one
+// with different content.
 func (c *Credential) tidy(k *kubeconfig, err error, now time.Time) {
 	why, never := k.notUsed, k.never
-	if _, absent := errors.AsType[AbsentError](err); !absent {
-		c.gone = time.Time{}
-	} else if c.gone.IsZero() {
-		c.gone = now
-	} else if !now.Before(c.gone.Add(lasting)) {
+	switch _, absent := errors.AsType[AbsentError](err); {
+	case absent:
 		why, never = err.Error(), true
+	case err != nil:
+		why, never = "", false
+	}
+	switch {
+	case !never:
+		c.useless = time.Time{}
+	case c.useless.IsZero():
+		c.useless = now
+	}
+	if never && now.Before(c.useless.Add(lasting)) {
+		return
 	}
 	if never {
 		switch err := os.Remove(c.o.Renewed); {

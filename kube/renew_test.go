@@ -20,6 +20,7 @@ import (
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/clientcmd"
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
@@ -432,7 +433,7 @@ func TestRunRenews(t *testing.T) {
 			t.Errorf("warns %q, without %q", warning, part)
 		}
 	}
-	if s.Renewals != 0 || s.RenewErrorSince.IsZero() || r.isRenewed() {
+	if s.Renewals != 0 || s.RenewErrorSince.IsZero() {
 		t.Errorf("%+v", s)
 	}
 	asked := len(r.asked)
@@ -484,8 +485,8 @@ func TestRenewalThatHangs(t *testing.T) {
 	}
 }
 
-// TestWorthlessTokensAreRemoved checks that the renewed token is removed at once when its kubeconfig is replaced, and
-// after a while when the kubeconfig is gone. A tool that writes the same content again does not cause a removal.
+// TestWorthlessTokensAreRemoved checks that the renewed token is removed a while after its kubeconfig was replaced or
+// is gone. A tool that writes the same content again does not cause a removal.
 func TestWorthlessTokensAreRemoved(t *testing.T) {
 	now := time.Now().Truncate(time.Second)
 	r := newRenewer(t, now.Add(-20*time.Minute), now.Add(40*time.Minute))
@@ -522,8 +523,14 @@ func TestWorthlessTokensAreRemoved(t *testing.T) {
 
 	r.write(r.before)
 	r.renewed(r.before, next)
+	at(9*time.Minute, "in effect again", true)
 	r.write("# another\n" + r.before)
-	at(10*time.Minute, "replaced", false)
+	at(10*time.Minute, "replaced", true)
+	at(10*time.Minute+lasting-time.Second, "replaced", true)
+	if again := c.read(now.Add(10*time.Minute + lasting - time.Second)); again > lasting {
+		t.Errorf("replaced: reads again after %v, expected less than %v", again, lasting)
+	}
+	at(10*time.Minute+lasting, "replaced", false)
 	r.write(r.before)
 	at(11*time.Minute, "the old content again", false)
 	if !c.State().Expires.Equal(now.Add(40 * time.Minute)) {
@@ -531,6 +538,31 @@ func TestWorthlessTokensAreRemoved(t *testing.T) {
 	}
 	if len(r.asked) > 0 {
 		t.Errorf("asked %q", r.asked)
+	}
+}
+
+// TestHalfWrittenKeepsTheRenewedToken checks that a tool that writes the same kubeconfig again, in several writes, does
+// not cause a removal either: cut off within the token, which comes last, a kubeconfig looks like a whole one.
+func TestHalfWrittenKeepsTheRenewedToken(t *testing.T) {
+	now := time.Now().Truncate(time.Second)
+	r := newRenewer(t, now.Add(-91*24*time.Hour), now.Add(-24*time.Hour))
+	config, err := clientcmd.Load([]byte(r.before))
+	must(t, err)
+	text, err := clientcmd.Write(*config) // as `lockkeeper kubeconfig` writes it
+	must(t, err)
+	whole := string(text)
+	r.write(whole)
+	r.renewed(whole, token(now, now.Add(90*24*time.Hour)))
+	c := r.credential(nil)
+	for _, step := range []struct {
+		after time.Duration
+		text  string
+	}{{0, whole}, {time.Minute, whole[:len(whole)-10]}, {time.Minute + time.Second, whole}, {time.Hour, whole}} {
+		r.write(step.text)
+		look(t, c, now.Add(step.after))
+	}
+	if s := c.State(); !r.isRenewed() || !s.Expires.Equal(now.Add(90*24*time.Hour)) {
+		t.Errorf("the renewed token exists: %t; the credential in use expires at %s, expected %s", r.isRenewed(), stamp(s.Expires), stamp(now.Add(90*24*time.Hour)))
 	}
 }
 
