@@ -80,6 +80,9 @@ type Credential struct {
 	NoRenewal string
 	// Local: Server is a loopback address, so each host would connect to itself.
 	Local bool
+	// LocalProxy is the proxy at a loopback address through which the admin's kubeconfig, and
+	// therefore this one, reaches Server; "" if there is none.
+	LocalProxy string
 }
 
 // Mint requests a token from the API server, or has a certificate signed, and returns it in
@@ -104,7 +107,10 @@ func Mint(ctx context.Context, o Options) (Credential, error) {
 	}
 	c := Credential{
 		Server: cluster.Server, Certificate: o.Certificate,
-		Local: at.Hostname() == "localhost" || net.ParseIP(at.Hostname()).IsLoopback(),
+		Local: loopback(at),
+	}
+	if proxy, err := url.Parse(cluster.ProxyURL); err == nil && loopback(proxy) {
+		c.LocalProxy = proxy.Redacted()
 	}
 	var user *clientcmdapi.AuthInfo
 	if o.Certificate {
@@ -128,6 +134,11 @@ func Mint(ctx context.Context, o Options) (Credential, error) {
 	}
 	c.Kubeconfig, err = c.render(cluster, user)
 	return c, err
+}
+
+// loopback reports whether the URL's host is the one that connects to it.
+func loopback(u *url.URL) bool {
+	return u.Hostname() == "localhost" || net.ParseIP(u.Hostname()).IsLoopback()
 }
 
 // load returns the admin's client configuration, and the part of its cluster entry that a
@@ -221,6 +232,10 @@ func (c *Credential) Notes(now time.Time) []string {
 	}
 	if c.Local {
 		notes = append(notes, fmt.Sprintf("it reaches the API server at %s, which is each host's own; --server names another address", c.Server))
+	}
+	if c.LocalProxy != "" {
+		notes = append(notes, fmt.Sprintf("it reaches the API server through the proxy %s, as your kubeconfig does; that address is each host's own. "+
+			"If the hosts run no such proxy, remove proxy-url from it", c.LocalProxy))
 	}
 	return notes
 }

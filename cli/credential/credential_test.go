@@ -5,6 +5,7 @@ import (
 	"encoding/pem"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -107,6 +108,48 @@ func TestMint(t *testing.T) {
 	}
 	if cfg.BearerToken != "secret-1" || len(cfg.CAData) == 0 || cfg.CAFile != "" || cfg.ServerName != "example.com" || cfg.Host != c.Server {
 		t.Errorf("as a client's: %+v", cfg)
+	}
+}
+
+// An admin often reaches the API server through a proxy on the admin's own machine, such as an SSH tunnel. The hosts have none
+// there, also if --server names an address that they can use.
+func TestLocalProxyIsNoted(t *testing.T) {
+	admin, _, _ := tokens(t, `{}`)
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		to, err := net.Dial("tcp", r.Host)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer to.Close()
+		from, _, err := w.(http.Hijacker).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer from.Close()
+		fmt.Fprint(from, "HTTP/1.1 200 OK\r\n\r\n")
+		go io.Copy(to, from)
+		io.Copy(from, to)
+	}))
+	t.Cleanup(proxy.Close)
+	text, err := os.ReadFile(admin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	through := strings.Replace(string(text), `"server":`, `"proxy-url":"`+strings.Replace(proxy.URL, "//", "//me:hidden@", 1)+`","server":`, 1)
+	if err := os.WriteFile(admin, []byte(through), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := Mint(t.Context(), Options{Caller: kube.Caller{Kubeconfig: admin}, Lifetime: time.Hour, Server: "https://api.example:6443"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	notes := c.Notes(c.Expires.Add(-time.Hour))
+	want := "it reaches the API server through the proxy " + strings.Replace(proxy.URL, "//", "//me:xxxxx@", 1) + ", as your kubeconfig does; that address is each host's own. " +
+		"If the hosts run no such proxy, remove proxy-url from it"
+	if got := notes[len(notes)-1]; got != want {
+		t.Errorf("the last note is %q, expected %q", got, want)
 	}
 }
 
