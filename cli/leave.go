@@ -98,8 +98,8 @@ func leaveCommand(c *urfave.Context) error {
 	if err != nil {
 		return notLeft(c, pending, timeout, err)
 	}
-	fmt.Fprintf(c.App.Writer, "%s left. Next, remove lockkeeper from these hosts. After that, remove the label:\n  kubectl label node %s %s-\n",
-		page.Plural(len(all), "node"), strings.Join(all, " "), v1alpha1.LabelManaged)
+	fmt.Fprintf(c.App.Writer, "%s left. Next, remove lockkeeper from these hosts. After that, remove the label:\n  kubectl%s label node %s %s-\n",
+		page.Plural(len(all), "node"), o.Kubectl, strings.Join(all, " "), v1alpha1.LabelManaged)
 	return nil
 }
 
@@ -130,16 +130,16 @@ func leaveOptions(c *urfave.Context) (o cluster.Options, err error) {
 // notLeft returns the error of a wait that ended before all nodes had left, and prints what can be
 // done.
 func notLeft(c *urfave.Context, pending []string, timeout time.Duration, err error) error {
-	names := strings.Join(pending, " ")
+	names, p := strings.Join(pending, " "), printer(c)
 	fmt.Fprintf(c.App.ErrWriter, "lockkeeper: not left yet: %s\nThe label %s=false stays, so they leave as soon as they can. Run the command again to wait and to remove what is left.\n",
 		names, v1alpha1.LabelManaged)
 	if _, ok := errors.AsType[*report.UnreleasedError](err); ok {
-		fmt.Fprintf(c.App.ErrWriter, "To remove everything without a coordinator, with the verb override on nodes.lockkeeper.dev:\n  lockkeeper leave --without-coordinator %s\n", names)
+		fmt.Fprintf(c.App.ErrWriter, "To remove everything without a coordinator, with the verb override on nodes.lockkeeper.dev:\n  lockkeeper leave%s --without-coordinator %s\n", p.Own, names)
 	}
 	switch {
 	case errors.Is(err, cluster.ErrTimeout):
 		fmt.Fprintf(c.App.ErrWriter, "If lockkeeper no longer runs on the host of such a node, its turn does not end by itself. Then release the node, and run the command again:\n"+
-			"  lockkeeper detach --force NODE\n  kubectl uncordon NODE\n")
+			"  lockkeeper detach%s --force NODE\n  kubectl%s uncordon NODE\n", p.Own, p.Kubectl)
 		fmt.Fprintf(c.App.ErrWriter, "lockkeeper: timed out after %s\n", short(timeout))
 		return exitStatus(report.ExitTimeout)
 	case errors.Is(err, context.Canceled):

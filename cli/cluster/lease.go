@@ -26,7 +26,7 @@ func (s *Source) stop(ctx context.Context, o Options) error {
 		return s.needsLease(o.Command, err)
 	}
 	current, set := l.Annotations[v1alpha1.AnnotationStop]
-	do := func(value *string, text string) error {
+	do := func(value *string, text, undo string) error {
 		if o.DryRun {
 			fmt.Fprintln(o.Out, "Dry run, nothing is changed. Without --dry-run:")
 		}
@@ -34,6 +34,9 @@ func (s *Source) stop(ctx context.Context, o Options) error {
 			return s.needsLease(o.Command, err)
 		}
 		fmt.Fprintf(o.Out, "%s\nThe same with kubectl: %s\n", text, s.kubectlLease(o, value))
+		if !o.DryRun {
+			fmt.Fprintf(o.Out, "To undo: %s\n", undo)
+		}
 		return nil
 	}
 	if o.Undo == "" { // resume
@@ -41,11 +44,7 @@ func (s *Source) stop(ctx context.Context, o Options) error {
 			fmt.Fprintln(o.Out, "The emergency stop is not set, nothing changed.")
 			return nil
 		}
-		if err := do(nil, "The emergency stop is lifted. It was "+quoteText(current)+"."); err != nil || o.DryRun {
-			return err
-		}
-		fmt.Fprintf(o.Out, "To undo: %s\n", s.kubectlLease(o, &current))
-		return nil
+		return do(nil, "The emergency stop is lifted. It was "+quoteText(current)+".", s.kubectlLease(o, &current))
 	}
 	reason := cmp.Or(o.Reason, "emergency stop")
 	if by := s.user(ctx, o.Err); by != "" {
@@ -54,16 +53,13 @@ func (s *Source) stop(ctx context.Context, o Options) error {
 	switch {
 	case set && (o.Reason == "" || reason == current):
 		fmt.Fprintf(o.Out, "The emergency stop is already set, nothing changed: %s\n", quoteText(current))
-	case set:
-		err = do(&reason, "The emergency stop was already set. Its reason is now "+quoteText(reason)+". It was "+quoteText(current)+".")
-	default:
-		err = do(&reason, "The emergency stop is set: "+quoteText(reason)+"\n"+
-			"No turn begins or advances, and no host commits to a cordon, an apply or a reboot. What was already committed continues.")
+		return nil
+	case set: // to undo that is not to lift the stop, which may be another user's
+		return do(&reason, "The emergency stop was already set. Its reason is now "+quoteText(reason)+". It was "+quoteText(current)+".", s.kubectlLease(o, &current))
 	}
-	if err == nil && !o.DryRun {
-		fmt.Fprintf(o.Out, "To undo: lockkeeper %s%s --cluster\n", o.Undo, o.Own)
-	}
-	return err
+	return do(&reason, "The emergency stop is set: "+quoteText(reason)+"\n"+
+		"No turn begins or advances, and no host commits to a cordon, an apply or a reboot. What was already committed continues.",
+		"lockkeeper "+o.Undo+o.Own+" --cluster")
 }
 
 // kubectlLease returns the kubectl command that sets the stop to a value; nil lifts it.

@@ -21,6 +21,7 @@ func testLease() *coordinationv1.Lease {
 	return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "lockkeeper", Name: "lockkeeper", ResourceVersion: "3", Annotations: map[string]string{"other": "kept"}}}
 }
 
+// TestEmergencyStop: what undoes the command never lifts a stop that was set before it, perhaps by another admin.
 func TestEmergencyStop(t *testing.T) {
 	s, client, writes := faulty(t, nil, testLease())
 	const (
@@ -38,10 +39,11 @@ func TestEmergencyStop(t *testing.T) {
 		{"resume", "", "The emergency stop is not set, nothing changed.\n", "-", 0},
 		{"pause", "", "The emergency stop is set: \"emergency stop (by ann)\"\n" + effect +
 			kubectl + "--overwrite 'lockkeeper.dev/paused=emergency stop (by ann)'\n" + undo, "emergency stop (by ann)", 1},
-		{"pause", "", "The emergency stop is already set, nothing changed: \"emergency stop (by ann)\"\n" + undo, "emergency stop (by ann)", 1},
+		{"pause", "", "The emergency stop is already set, nothing changed: \"emergency stop (by ann)\"\n", "emergency stop (by ann)", 1},
 		{"pause", "storage", "The emergency stop was already set. Its reason is now \"storage (by ann)\". It was \"emergency stop (by ann)\".\n" +
-			kubectl + "--overwrite 'lockkeeper.dev/paused=storage (by ann)'\n" + undo, "storage (by ann)", 2},
-		{"pause", "storage", "The emergency stop is already set, nothing changed: \"storage (by ann)\"\n" + undo, "storage (by ann)", 2},
+			kubectl + "--overwrite 'lockkeeper.dev/paused=storage (by ann)'\n" +
+			"To undo: kubectl annotate lease -n lockkeeper lockkeeper --overwrite 'lockkeeper.dev/paused=emergency stop (by ann)'\n", "storage (by ann)", 2},
+		{"pause", "storage", "The emergency stop is already set, nothing changed: \"storage (by ann)\"\n", "storage (by ann)", 2},
 		{"resume", "", "The emergency stop is lifted. It was \"storage (by ann)\".\n" + kubectl + "lockkeeper.dev/paused-\n" +
 			"To undo: kubectl annotate lease -n lockkeeper lockkeeper --overwrite 'lockkeeper.dev/paused=storage (by ann)'\n", "-", 3},
 	} {

@@ -60,6 +60,7 @@ type Waiter struct {
 	last string
 
 	reach reach
+	since time.Time // since when no instance coordinates; zero if one does
 }
 
 // Show takes a Report as [Source.Follow] hands it over. It returns ErrReached when
@@ -87,14 +88,28 @@ func (w *Waiter) Show(r Report, away error) error {
 		}
 		w.Say(r.stamp() + page.Visible(text))
 	}
-	if w.Goal.reached(&r, n) {
+	if changes := w.changesCoordinator(&r); w.Goal.reached(&r, n) && !(w.Goal == GoalHeld && changes) {
 		return ErrReached
 	}
 	return nil
 }
 
-// UnreleasedAfter is how long a [LeaveWait] sees that no instance releases nodes before it ends.
-// It is longer than a change of coordinators takes.
+// changesCoordinator reports whether no instance coordinates, and has not for less than [UnreleasedAfter]. The Lease
+// names no one for a moment in each change of coordinators, which the reboot of the coordinator's own host
+// makes part of most rollouts. Nothing is held by that.
+func (w *Waiter) changesCoordinator(r *Report) bool {
+	switch c := &r.Coordinator; {
+	case r.Stop != nil, c.Live, c.Error != "":
+		w.since = time.Time{}
+		return false
+	case w.since.IsZero():
+		w.since = r.Time
+	}
+	return r.Time.Sub(w.since) < UnreleasedAfter
+}
+
+// UnreleasedAfter is how long a [LeaveWait] sees that no instance releases nodes before it ends, and a
+// [Waiter] that none coordinates before that holds the nodes. It is longer than a change of coordinators takes.
 const UnreleasedAfter = time.Minute
 
 // LeaveWait prints what nodes that leave wait for, and ends the wait.

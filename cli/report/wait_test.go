@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -107,5 +108,41 @@ func TestWaitSaysWhatItWaitsFor(t *testing.T) {
 	gone := Waiter{Goal: GoalIdle, Node: "n9", Say: func(string) {}}
 	if err := gone.Show(w.report(), nil); err == nil || err.Error() != `node "n9" not found` {
 		t.Error(err)
+	}
+}
+
+// TestWaitOutlastsAChangeOfCoordinators: the reboot of the coordinator's own host blanks the Lease for about a second. That ends no
+// wait for held, neither for the fleet nor for a node; a minute without a coordinator does, and a stop at once.
+func TestWaitOutlastsAChangeOfCoordinators(t *testing.T) {
+	draining := inTurn(v1alpha1.StateDraining, "13:02:00", "committed")
+	for _, node := range []string{"", "n1"} {
+		led, freed, stopped := newWorld(t), newWorld(t), newWorld(t)
+		for _, w := range []*world{led, freed, stopped} {
+			w.add("n1", draining, cordoned)
+		}
+		freed.lease.Spec.HolderIdentity = new("")
+		stopped.lease.Spec.HolderIdentity = new("")
+		stopped.lease.Annotations[v1alpha1.AnnotationStop] = "why"
+		wait := Waiter{Goal: GoalHeld, Node: node, Say: func(string) {}}
+		for i, step := range []struct {
+			after time.Duration
+			w     *world
+			want  error
+		}{
+			{0, led, nil},
+			{time.Second, freed, nil},
+			{2 * time.Second, led, nil},
+			{time.Minute, freed, nil},
+			{2*time.Minute - time.Second, freed, nil},
+			{2 * time.Minute, freed, ErrReached},
+			{2 * time.Minute, led, nil},
+			{3 * time.Minute, stopped, ErrReached},
+		} {
+			r := step.w.report()
+			r.Time = r.Time.Add(step.after)
+			if err := wait.Show(r, nil); err != step.want {
+				t.Errorf("node %q, step %d: %v, expected %v", node, i, err, step.want)
+			}
+		}
 	}
 }
