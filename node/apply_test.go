@@ -40,6 +40,7 @@ func (applyUnits) Names(context.Context, string) ([]string, error) { return nil,
 // watchedFuncs is a fake of the watched files and units.
 type watchedFuncs struct{ see func(what string) }
 
+func (w watchedFuncs) MarkBegun([]v1alpha1.Change) error   { return nil }
 func (w watchedFuncs) MarkApplied([]v1alpha1.Change) error { w.see("applied"); return nil }
 func (w watchedFuncs) WaitSettled(context.Context, []v1alpha1.Change) error {
 	w.see("settled")
@@ -108,6 +109,25 @@ func TestApplyEndedIsNotJudged(t *testing.T) {
 		if h.observeApply(t.Context(), &o); (o.Apply.ChangedAgain != "") != judged || !o.Apply.Done {
 			t.Errorf("%s: %+v", report, o.Apply)
 		}
+	}
+}
+
+// TestApplyEndsASentinel checks that a sentinel that the plan's unit removed is gone when the apply is done, also if no inotify
+// event and no poll has shown that yet.
+func TestApplyEndsASentinel(t *testing.T) {
+	h, _ := newTestHost(t, v1alpha1.StateApplying)
+	path := filepath.Join(h.Root, "run/restart-b")
+	must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	must(t, os.WriteFile(path, nil, 0o644))
+	h.apply = effect.NewApply(applyUnits{func() { must(t, os.Remove(path)) }}, sources{h.watched, h.sentinels}, t.TempDir(), h.self.bootID, h.log, h.wake)
+	h.sentinels.SetPaths([]string{"/run/restart-b"})
+	must(t, h.sentinels.Read())
+	if present, _ := h.sentinels.Present(); len(present) != 1 {
+		t.Fatalf("before the apply: %q", present)
+	}
+	applies(t, h, v1alpha1.Change{Source: v1alpha1.SourceSentinel, Name: "/run/restart-b"})
+	if present, _ := h.sentinels.Present(); len(present) != 0 {
+		t.Errorf("after the apply: %q", present)
 	}
 }
 

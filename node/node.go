@@ -325,9 +325,25 @@ func (h *Host) makeEffects() error {
 	h.podManagers = newPodManagers(h.client, h.name, h.PollInterval)
 	h.drain = effect.NewDrain(unlimited, h.name, h.log, h.wake, h.events.Deleted, h.events.Flush)
 	h.hooks = effect.NewHooks(h.Units, h.log, h.wake)
-	h.apply = effect.NewApply(h.Units, h.watched, filepath.Join(h.Root, local.Dir), h.self.bootID, h.log, h.wake)
+	h.apply = effect.NewApply(h.Units, sources{h.watched, h.sentinels}, filepath.Join(h.Root, local.Dir), h.self.bootID, h.log, h.wake)
 	h.reboot = effect.NewReboot(h.Logind, h.shutdown, h.self.bootID, h.log, h.wake)
 	return nil
+}
+
+// sources are those that an apply may end: it may be what removes a sentinel.
+type sources struct {
+	*watched.Watcher
+	sentinels *source.Sentinels
+}
+
+// WaitSettled also reads the sentinels once more. Otherwise the turn would be judged by what they
+// were before its last step, until inotify or the next poll shows that one is gone.
+func (s sources) WaitSettled(ctx context.Context, changes []v1alpha1.Change) error {
+	err := s.Watcher.WaitSettled(ctx, changes)
+	if err == nil && v1alpha1.Has(changes, v1alpha1.SourceSentinel) {
+		err = s.sentinels.Read()
+	}
+	return err
 }
 
 // shutdownChanged receives logind's PrepareForShutdown.

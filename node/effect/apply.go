@@ -28,6 +28,10 @@ type ApplySystemd interface {
 
 // Watched is what applying needs of the watched files and units.
 type Watched interface {
+	// MarkBegun makes it unknown what is in effect for changes: they remain changes until
+	// they are marked as applied, even if they are changed back. It may be called twice for
+	// the same changes.
+	MarkBegun(changes []v1alpha1.Change) error
 	// MarkApplied makes changes part of what is in effect. It may be called twice for the
 	// same changes.
 	MarkApplied(changes []v1alpha1.Change) error
@@ -358,6 +362,13 @@ func (x *execution) recordBegin(ctx context.Context, step v1alpha1.Action) (err 
 	if rec.Own, rec.Run = x.own, ""; step.Type == v1alpha1.ActionRestart {
 		if rec.Run, err = x.units.Invocation(ctx, step.Unit); err != nil {
 			return err
+		}
+	}
+	if rec.Done == 0 {
+		// From here on, a unit may run with the new content. If the plan fails or is cut
+		// off, and the file is changed back, the unit still has to be restarted for it.
+		if err := x.watched.MarkBegun(rec.Changes); err != nil {
+			x.log.Warn("cannot record that the plan has begun; if lockkeeper restarts before its end, a file that is changed back is no change", "err", err)
 		}
 	}
 	if time.Now().After(x.by) {

@@ -56,6 +56,8 @@ type watchedFuncs struct {
 
 var nothingWatched watchedFuncs
 
+func (w watchedFuncs) MarkBegun([]v1alpha1.Change) error { return nil }
+
 func (w watchedFuncs) MarkApplied(changes []v1alpha1.Change) error {
 	if w.applied == nil {
 		return nil
@@ -503,6 +505,64 @@ func TestApplyWritesItsFile(t *testing.T) {
 	f.on = nil
 	if there, outlived := turnEnds("t3"); len(there) != 0 || outlived != "" || written != 2 {
 		t.Errorf("the unit no longer writes: %q, changes %v", outlived, there)
+	}
+}
+
+// TestApplyChangedBack checks that a file that is changed back after a unit was restarted for it is still a change, whether the
+// plan failed at a later unit or was cut off: the unit runs with the content that the file no longer has.
+func TestApplyChangedBack(t *testing.T) {
+	for _, cutOff := range []bool{false, true} {
+		for _, there := range []bool{true, false} { // before the edit
+			dir := t.TempDir()
+			path := filepath.Join(dir, "etc/a")
+			must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+			back := func() {
+				if !there {
+					_ = os.Remove(path)
+					return
+				}
+				must(t, os.WriteFile(path, []byte("as it was"), 0o644))
+			}
+			back()
+			watch := func() *watched.Watcher {
+				w := watched.New(watched.Options{Root: dir, StateDir: filepath.Join(dir, "state"), BootID: "b1", Settle: 10 * time.Millisecond})
+				w.Watch([]string{"/etc/a"}, nil, nil)
+				must(t, w.Refresh(t.Context()))
+				return w
+			}
+			w := watch()
+			must(t, os.WriteFile(path, []byte("an edit"), 0o644))
+			must(t, w.Refresh(t.Context()))
+			edit := w.Report().Changes
+
+			f := newFakeHost(t)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			f.end = cancel
+			if cutOff {
+				f.kills["Restart c.service"] = 1
+			} else {
+				f.errs["Restart c.service"] = []error{&systemd.JobError{Text: "failed"}}
+			}
+			a := f.apply("b1", w)
+			a.Start(ctx, inApplying, ApplyPlan{Changes: edit, Before: edit, Steps: actions("Restart b.service, Restart c.service")}, soon())
+			a.Wait()
+			back()
+			w = watch() // another process
+			pending := w.Report().Changes
+			if len(pending) != 1 || pending[0].Name != "/etc/a" || pending[0].Same(edit[0]) {
+				t.Errorf("cut off: %t, there before: %t: b.service runs with the edit, and the changes are %v", cutOff, there, pending)
+				continue
+			}
+
+			next := Stage{"t2", v1alpha1.StateApplying}
+			a = f.apply("b1", w)
+			a.Start(t.Context(), next, ApplyPlan{Changes: pending, Before: pending, Steps: actions("Restart b.service, Restart c.service")}, soon())
+			a.Wait()
+			if left := w.Report().Changes; a.Work(next) != done || len(left) != 0 {
+				t.Errorf("cut off: %t, there before: %t: %+v, and the changes are %v", cutOff, there, a.Work(next), left)
+			}
+		}
 	}
 }
 

@@ -69,6 +69,22 @@ func version(digest string) string {
 	return digest[:min(short, len(digest))]
 }
 
+// markBegun makes it unknown what is in effect for one change.
+func (w *Watcher) markBegun(c v1alpha1.Change) {
+	r := w.nearest(c.Name, func(r *root) bool { return r.compared() && r.source() == c.Source })
+	if r == nil {
+		return
+	}
+	key := r.key(c.Name)
+	asOne := r.source() == v1alpha1.SourceUnit || w.digests[key] == "" && r.seen[key].digest == "" ||
+		slices.ContainsFunc(r.reported, func(s state) bool { return s.version == c.Version })
+	if r.name == c.Name && asOne {
+		w.setInEffect(r, w.allUnknown(r))
+		return
+	}
+	w.digests[key], w.unsaved = unknown, true
+}
+
 // markApplied makes one change part of the baseline.
 func (w *Watcher) markApplied(c v1alpha1.Change) {
 	r := w.nearest(c.Name, func(r *root) bool { return r.covered && r.source() == c.Source })

@@ -144,6 +144,64 @@ func TestAppliedWithoutRule(t *testing.T) {
 	expectChanges(t, w, "")
 }
 
+// TestBegun checks that what a turn has begun to apply remains a change if it is changed back, that nothing else
+// becomes a change, and that it is in effect once it is applied.
+func TestBegun(t *testing.T) {
+	b := newBench(t)
+	b.write("etc/dir/a", "1")
+	b.write("etc/dir/b", "1")
+	b.write("etc/v1/x", "x")
+	b.write("etc/v2/x", "x")
+	must(t, os.Symlink("v1", b.at("etc/link")))
+	many := func(text string) {
+		for i := range maxChanges + 1 {
+			b.write(fmt.Sprintf("etc/many/%d", i), text)
+		}
+	}
+	many("1")
+	b.write("etc/many/same", "1")
+	watch := func() *Watcher {
+		w := b.new()
+		w.Watch([]string{"/etc/dir", "/etc/link", "/etc/many"}, nil, nil)
+		return w
+	}
+	w := watch()
+	expectChanges(t, w, "")
+	edit := func() {
+		b.write("etc/dir/a", "2")
+		b.write("etc/dir/new", "2")
+		must(t, os.Remove(b.at("etc/link")))
+		must(t, os.Symlink("v2", b.at("etc/link")))
+		many("2")
+	}
+	edit()
+	const edited = "/etc/dir/a=… /etc/dir/new=… /etc/link=… /etc/many=…"
+	expectChanges(t, w, edited)
+	first := w.Report().Changes
+	must(t, w.MarkBegun(append(first, file("/etc/dir/a", first[0].Version), file("/elsewhere", "absent"))))
+	expectChanges(t, w, edited)
+
+	b.write("etc/dir/a", "1")
+	b.remove("etc/dir/new")
+	must(t, os.Remove(b.at("etc/link")))
+	must(t, os.Symlink("v1", b.at("etc/link")))
+	many("1")
+	const back = "/etc/dir/a=… /etc/dir/new=absent /etc/link=… /etc/many=…"
+	expectChanges(t, w, back)
+	w = watch()
+	expectChanges(t, w, back)
+	must(t, w.MarkApplied(w.Report().Changes))
+	expectChanges(t, w, "")
+	expectChanges(t, watch(), "")
+
+	edit()
+	expectChanges(t, w, edited)
+	again := w.Report().Changes
+	must(t, w.MarkBegun(again))
+	must(t, w.MarkApplied(again))
+	expectChanges(t, w, "")
+}
+
 // TestFullDisk checks that a full disk loses nothing while the process lives, and that it is logged.
 func TestFullDisk(t *testing.T) {
 	b := newBench(t)

@@ -7,7 +7,8 @@
 //
 //   - When a rule names a root for the first time, the root's files are in effect as they are.
 //   - In a new boot, all files are in effect as they are at the first read.
-//   - When a turn has applied a change, the host calls [Watcher.MarkApplied].
+//   - When a turn has applied a change, the host calls [Watcher.MarkApplied]. Before that, while
+//     it applies the change, what is in effect is unknown: see [Watcher.MarkBegun].
 //
 // Everything that differs from the baseline is a change, as long as it differs. The digest
 // covers the mode and the content of regular files, and the targets of symbolic links. It
@@ -274,6 +275,21 @@ func (w *Watcher) settled(changes []v1alpha1.Change) (at time.Time, watched bool
 		}
 	}
 	return at, watched
+}
+
+// MarkBegun records that a turn begins to apply changes from a [Report]. From then on it is
+// unknown what is in effect for them. They remain changes until they are marked as applied, or
+// until the next boot, even if they are changed back: a unit may have read them meanwhile.
+// MarkBegun ignores changes of other sources. It returns an error if the baseline could not be
+// written.
+func (w *Watcher) MarkBegun(changes []v1alpha1.Change) error {
+	w.mu.Lock()
+	for _, c := range changes {
+		w.markBegun(c)
+	}
+	w.update()
+	w.mu.Unlock()
+	return w.save()
 }
 
 // MarkApplied adds changes from a [Report] to the baseline, after a turn has applied them. A file
