@@ -507,6 +507,11 @@ func TestNothingIsDoneBeforeArgumentsAreRead(t *testing.T) {
 			t.Errorf("%s: exit status %d", args, exit)
 		}
 	}
+	for _, args := range []string{"kubeconfig --server https://127.0.0.1:1 --file none/x", "kubeconfig --csr --server https://127.0.0.1:1 --file none/x"} {
+		if _, stderr, exit := lockkeeper(t, dir, env, strings.Fields(args)...); exit != 1 || !strings.HasPrefix(stderr, "lockkeeper: writing none/x: ") {
+			t.Errorf("%s: %d, %q", args, exit, stderr)
+		}
+	}
 	if n := requests.Load(); n != 0 {
 		t.Errorf("%d requests were sent", n)
 	}

@@ -203,6 +203,15 @@ func kubeconfigCommand(c *urfave.Context) error {
 	if err != nil {
 		return err
 	}
+	file := c.String("file")
+	if file != "" {
+		// Another admin may approve a certificate hours later. It would be lost if only then the file could not be written.
+		probe, err := secret.Create(file)
+		if err != nil {
+			return err
+		}
+		probe.Discard()
+	}
 	namespace, _ := leaseNames(c)
 	minted, err := credential.Mint(c.Context, credential.Options{
 		Caller: from, Namespace: namespace, Lifetime: lifetime, Server: c.String("server"),
@@ -211,7 +220,7 @@ func kubeconfigCommand(c *urfave.Context) error {
 	if err != nil {
 		return err
 	}
-	if file := c.String("file"); file != "" {
+	if file != "" {
 		err = secret.WriteFile(file, minted.Kubeconfig)
 	} else {
 		_, err = c.App.Writer.Write(minted.Kubeconfig)
