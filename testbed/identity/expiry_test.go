@@ -310,7 +310,7 @@ func TestWeakExpiryRules(t *testing.T) {
 	}{
 		{`e.?manager.orValue("") == "lockkeeper-coordinator" &&`, ``, `{"until":"2099-01-01T00:00:00Z"}`, byName("forge so many that the API server merges"), false},
 		{`"lockkeeper.dev/expired" in variables.set &&`, ``, `{"until":"2099-01-01T00:00:00Z"}`, byName("write what is there already, with a forged owner"), false},
-		{`!oldObject.metadata.?managedFields.orValue([]).exists(o, o.manager == e.manager && o.?time == e.?time ` +
+		{`!oldObject.metadata.?managedFields.orValue([]).exists(o, o.?manager == e.?manager && o.?time == e.?time ` +
 			`&& dyn(o).?fieldsV1[?"f:metadata"][?"f:annotations"][?"f:lockkeeper.dev/expired"].hasValue()) &&`, ``, `{"until":"2099-01-01T00:00:00Z"}`,
 			byName("keep the API server from recording the write, after forging an entry of its own"), true},
 		{`variables.stamps.all(e,`, `variables.stamps.exists(e,`, `{"until":"2099-01-01T00:00:00Z"}`, byName("forge an entry that owns something inside of the annotation"), false},
