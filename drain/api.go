@@ -112,7 +112,7 @@ func (a apiEvictor) deletePod(ctx context.Context, p Pod, options metav1.DeleteO
 	return once(a.client.CoreV1().RESTClient().Delete(), p).Body(&options).Do(ctx).Error()
 }
 
-// once makes r a request about a pod that is sent only once; its context is one of [kube.Once]. The typed methods, such as EvictV1, repeat a request by
+// once makes r a request about a pod that is sent only once. Its context is one of [kube.Once]. The typed methods, such as EvictV1, repeat a request by
 // themselves, up to ten times, if the answer has a Retry-After (10 s while the budget's controller works on it). That
 // would block one of few evictions under way for minutes, and hide the blocker.
 func once(r *rest.Request, p Pod) *rest.Request {
@@ -135,7 +135,7 @@ func answerOf(err error) answer {
 	}
 	switch {
 	case webhookDenial.MatchString(s.Message):
-		a.kind, a.reason = refused, Refused // whatever the code: KubeVirt's webhook answers 429
+		a.kind, a.reason = refused, Refused // with any status: KubeVirt's webhook answers 429
 	case s.Code == http.StatusNotFound, s.Code == http.StatusConflict:
 		a.kind, a.reason = gone, Refused
 	case (s.Code == http.StatusTooManyRequests || s.Code == http.StatusForbidden) &&

@@ -298,7 +298,7 @@ func (u Units) subscribe(ctx context.Context) error {
 // BootIncomplete returns why boot-complete.target is not reached: "pending" or "failed". It returns "" if the target is
 // reached, or if it will not be: systemd ships it everywhere, but reaches it only if a unit pulls it in (boot counting,
 // greenboot, health-checker). A target that is inactive, has no job and is wanted by no unit counts as missing. While systemd is
-// not on the bus, because the bus has just been restarted, nobody knows.
+// not on the bus, as right after a restart of the bus, it returns an error.
 func (u Units) BootIncomplete(ctx context.Context) (why string, err error) {
 	const pending, failed = "pending", "failed"
 	p, err := u.unit(ctx, "boot-complete.target")

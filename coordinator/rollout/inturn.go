@@ -246,8 +246,9 @@ func vanished(n *turn.Node) v1alpha1.Reason {
 
 // outruns reports whether the turn would boot an OS version that it was not granted for, and
 // that the canaries of the node's policy have not run for long enough: the host has staged it
-// since. A version that the turn was granted for is not judged again. A policy that is invalid cancels nothing. Another
-// invalid policy that selects the node does not lift the wait: whoever may write that one may not decide this.
+// since. A version that the turn was granted for is not judged again. A policy that is invalid
+// cancels nothing. Another invalid policy that selects the node does not lift the wait: its
+// author may be someone who must not decide about canaries.
 func (d *decision) outruns(n *turn.Node) bool {
 	e := d.at(n)
 	if e.group == nil || len(e.group.p.Problems) > 0 || !n.HostReported() || slices.ContainsFunc(n.Host.Changes, func(c v1alpha1.Change) bool {

@@ -25,8 +25,8 @@ const deleteIntro = `# Everything that "lockkeeper manifests" applies to a clust
 #    the Nodes, or undoes its cordons.
 # 2. WARNING: this deletes the two CustomResourceDefinitions, and with them all DisruptionPolicies and HostUpdates. To keep a copy
 #    of your policies: kubectl get disruptionpolicies -o yaml > policies.yaml
-# 3. WARNING: this deletes the namespace {{.Namespace}}, and with it everything in it, whoever has put it there. If it is not
-#    lockkeeper's alone, remove the last document of this file first.
+# 3. WARNING: this deletes the namespace {{.Namespace}}, and with it everything in it. If it has objects that are not
+#    lockkeeper's, remove the last document of this file first.
 #
 # The order is the one in which to delete them. Nothing else is left to delete: Events and the CertificateSigningRequests of
 # "lockkeeper kubeconfig --csr" expire. The coordinator's kubeconfigs are worthless from then on; delete these files on the hosts.

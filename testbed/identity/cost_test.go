@@ -200,7 +200,7 @@ func TestCoordinatorsNodes(t *testing.T) {
 		}
 	}
 
-	// Whoever may patch a Node writes any managedFields: an entry without a manager, and as many of tools that apply as there is room for.
+	// Anyone who may patch a Node can write any managedFields: an entry without a manager, or hundreds of entries of tools that apply it.
 	for _, m := range []struct {
 		entries int
 		manager string

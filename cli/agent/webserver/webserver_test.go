@@ -248,8 +248,8 @@ func (w *waits) Done() <-chan struct{} {
 	return w.Context.Done()
 }
 
-// A server without an address, as FleetLock's on most hosts, waits once in an hour, and does not wake its process.
-func TestNoAddressWakesNobody(t *testing.T) {
+// TestNoAddressNoTimer checks that a server without an address, as FleetLock's on most hosts, does not wake its process.
+func TestNoAddressNoTimer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New("tests", http.NotFoundHandler(), slog.New(slog.DiscardHandler), nil)
 		ctx, stop := context.WithCancel(t.Context())
