@@ -151,7 +151,16 @@ var acts = map[Kind]act{
 	kindConfirm: {begin: confirm},
 	kindStop:    {begin: stop, end: liftStop, what: func(f Fault) string { return f.Mode }},
 	kindLease:   {begin: editLease},
-	kindPolicy:  {begin: changePolicy, end: restorePolicy},
+	kindPolicy: {
+		begin: changePolicy,
+		end:   restorePolicy,
+		what: func(f Fault) string { // every change is one of the same policy, but brokenRules adds another
+			if f.Mode == brokenRules {
+				return f.Mode
+			}
+			return ""
+		},
+	},
 	kindReplaceNode: {
 		begin: func(e *executor, f Fault) { e.people.do(admin, http.MethodDelete, nodePath(f.On), nil, nil) },
 		end:   func(e *executor, f Fault) { e.fleet.RestartKubelet(f.On) },

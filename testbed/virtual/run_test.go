@@ -231,6 +231,7 @@ func TestPeople(t *testing.T) {
 	rollout := func(field string) func(*objects) string {
 		return func(o *objects) string { return o.part(policiesPath+"/p", "spec", "rollout", field) }
 	}
+	broken := func(o *objects) string { return o.part(policiesPath+"/"+brokenRules, "metadata", "name") }
 	const key = "lockkeeper.dev/"
 	for text, c := range map[string]struct {
 		of            func(*objects) string
@@ -259,6 +260,9 @@ func TestPeople(t *testing.T) {
 		"30s lie n1 for=1m mode=mark":                                   {node("spec", "unschedulable"), "true", "false"},
 		"30s intent n1 for=1m mode=detached\n32s retry n1":              {annotations, `{"` + key + `detached":"mine"}`, `{}`},
 		"30s thief for=1m mode=lease":                                   {lease("spec", "holderIdentity"), `"thief_0001"`, `"thief_0001"`},
+
+		"30s policy for=5s mode=broken-rules\n31s policy for=1m mode=paused": {broken, "gone", "gone"},
+		"30s policy for=1m mode=broken-rules\n31s policy for=5s mode=paused": {broken, `"broken-rules"`, "gone"},
 	} {
 		t.Run(text, func(t *testing.T) {
 			_, fleet, log := play(t, text, func(t *testing.T, e *executor, fleet *fakeFleet) {

@@ -18,6 +18,8 @@ const (
 	forSeeds, forHostile = 40 * time.Second, 20 * time.Second
 	// reduceWithin bounds the search for a smaller plan that fails in the same way, in real time.
 	reduceWithin = 2 * time.Minute
+	// soakEnds is how long before the test's deadline (-timeout) a soak begins its last runs, in real time.
+	soakEnds = 5 * time.Minute
 )
 
 // tally is a campaign: the next seed, and what its runs add up to.
@@ -72,12 +74,13 @@ func campaign(t *testing.T, name string, within time.Duration, plan func(uint64,
 	}
 	soak := rig.Number(t, "LOCKKEEPER_SOAK", 0)
 	c := &tally{began: time.Now(), next: first}
+	deadline, bounded := t.Deadline()
 	over := func() bool {
 		switch {
 		case runs > 0:
 			return c.next-first >= runs
 		case soak > 0:
-			return c.faults >= int(soak)
+			return c.faults >= int(soak) || bounded && time.Until(deadline) < soakEnds
 		}
 		return time.Since(c.began) > within
 	}
@@ -117,6 +120,9 @@ func campaign(t *testing.T, name string, within time.Duration, plan func(uint64,
 	took := time.Since(c.began)
 	fmt.Printf("%s: seeds %d to %d: %d runs, %d failed, %d faults (%.0f a minute), %d requests, %d reboots, %.0f hours of hosts in %v\n",
 		name, first, c.next-1, c.runs, c.failed, c.faults, float64(c.faults)/took.Minutes(), c.requests, c.reboots, c.hostTime.Hours(), took.Round(time.Second))
+	if runs == 0 && c.faults < int(soak) {
+		t.Errorf("the test's deadline came after %d faults, expected %d", c.faults, soak)
+	}
 }
 
 // explain fails the test with what is needed to see why a run failed.
