@@ -99,8 +99,8 @@ var acts = map[Kind]act{
 	},
 	kindRollback: {begin: func(e *executor, f Fault) { e.fleet.RollBack(f.On) }},
 	kindFile: {begin: func(e *executor, f Fault) {
-		name, _, _ := strings.Cut(f.Mode, ",")
-		e.fleet.ChangeFile(f.On, name, hasOption(f.Mode, "back"))
+		name, to, _ := strings.Cut(f.Mode, ",")
+		e.fleet.ChangeFile(f.On, name, content(to))
 	}},
 	kindSentinel: {
 		begin: func(e *executor, f Fault) { e.fleet.AddSentinel(f.On) },

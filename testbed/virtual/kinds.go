@@ -158,7 +158,7 @@ var kinds = map[Kind]kind{
 	kindWithdraw:      {weight: 5, versioned: true, least: time.Second, most: 10 * time.Minute},
 	kindNotReady:      {weight: 4, own: true, classes: classesOfReady, least: time.Second, most: 5 * time.Minute},
 	kindRollback:      {weight: 3, own: true, classes: classesOfRollbacks},
-	kindFile:          {weight: 10, own: true, classes: classesOfApplies, modes: []string{"a", "b", "a,back", "b,back"}},
+	kindFile:          {weight: 10, own: true, classes: classesOfApplies, modes: []string{"a", "b", "a,back", "b,back", "a,undo", "b,undo"}},
 
 	kindUnit:     {weight: 8, own: true, classes: classesOfStages, modes: unitModes(), least: 5 * time.Second, most: 20 * time.Minute},
 	kindSentinel: {weight: 3, modes: []string{"removed", "stays"}, least: time.Second, most: 10 * time.Minute},

@@ -20,7 +20,7 @@ func TestLeaseDuringALateEviction(t *testing.T) {
 	inBubble(t, o, func(t *testing.T, f *Fleet) {
 		time.Sleep(5 * time.Minute)
 		f.Start()
-		f.ChangeFile("n2", "a", false)
+		f.ChangeFile("n2", "a", contentNew)
 		late, longest, m := false, time.Duration(0), f.machine("n2")
 		for end := time.Now().Add(4 * time.Minute); time.Now().Before(end); {
 			pause := time.Millisecond

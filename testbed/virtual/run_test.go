@@ -130,8 +130,8 @@ func (f *fakeFleet) Hosts() []string                      { return shape.Hosts }
 func (f *fakeFleet) Client(user string) http.RoundTripper { return as{f.server, user} }
 func (f *fakeFleet) Kill(h string)                        { f.call("Kill %s", h) }
 func (f *fakeFleet) Restart(h string)                     { f.call("Restart %s", h) }
-func (f *fakeFleet) ChangeFile(h, name string, back bool) {
-	f.call("ChangeFile %s %s %t", h, name, back)
+func (f *fakeFleet) ChangeFile(h, name string, to content) {
+	f.call("ChangeFile %s %s %q", h, name, to)
 }
 func (f *fakeFleet) SetUnit(h, unit string, m unitMode) { f.call("SetUnit %s %s %q", h, unit, m) }
 func (f *fakeFleet) AddSentinel(h string)               { f.call("AddSentinel %s", h) }
@@ -453,8 +453,8 @@ func TestExecutor(t *testing.T) {
 	for text, want := range map[string]string{
 		"30s kill n2":                                "30s Kill n2",
 		"30s restart n2":                             "30s Restart n2",
-		"30s file n2 mode=a":                         "30s ChangeFile n2 a false",
-		"30s file n2 mode=b,back":                    "30s ChangeFile n2 b true",
+		"30s file n2 mode=a":                         `30s ChangeFile n2 a ""`,
+		"30s file n2 mode=b,back":                    `30s ChangeFile n2 b "back"`,
 		"30s unit n2 for=1m mode=app.service,hangs":  `30s SetUnit n2 app.service "hangs", 1m30s SetUnit n2 app.service ""`,
 		"30s freeze n2 for=5s":                       "30s Freeze n2, 35s Thaw n2",
 		"30s freeze n2 for=1h":                       "30s Freeze n2, 10m0s Thaw n2",

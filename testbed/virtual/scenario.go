@@ -140,7 +140,7 @@ func (f *Fleet) keepStaging() {
 				continue
 			}
 			for _, host := range f.Hosts() {
-				f.ChangeFile(host, "a", false)
+				f.ChangeFile(host, "a", contentNew)
 			}
 		}
 	})
@@ -199,7 +199,7 @@ func run(t *testing.T, o Options, p Plan, logged bool) (res Result) {
 			if o.Apply == nil {
 				f.Stage(host, versions[0])
 			} else {
-				f.ChangeFile(host, "a", false)
+				f.ChangeFile(host, "a", contentNew)
 			}
 		}
 		calm := f.Start()

@@ -62,8 +62,8 @@ type target interface {
 	// StopClient silences the host's FleetLock client until StartClient, or the next boot.
 	StopClient(host string, mode clientMode)
 	StartClient(host string, mode clientMode)
-	// ChangeFile changes a file of the host's service: to a content that it never had or, with back, to the one that the service runs with.
-	ChangeFile(host, name string, back bool)
+	// ChangeFile changes a file of the host's service.
+	ChangeFile(host, name string, to content)
 	// AddSentinel creates a file on the host that requests a reboot, until RemoveSentinel or the next boot.
 	AddSentinel(host string)
 	RemoveSentinel(host string)

@@ -27,6 +27,7 @@ const (
 // served is what a host's service has read, and what it is judged by. The machine's mutex guards it.
 type served struct {
 	contents int               // that files have had
+	before   map[string]string // what files had before their last change, by name; without those that did not exist
 	read     map[string]string // the files that the service runs with, by name
 	reads    map[string]string // those that it has read in the start that is under way
 	noticed  map[string]bool   // the files that changed after the host had read what is in effect
@@ -43,7 +44,7 @@ func (s *served) started(files map[string]string) {
 
 // defineService defines the host's service, which runs from the start of each boot.
 func (m *Machine) defineService() {
-	m.service.noticed, m.service.ended = map[string]bool{}, map[string]bool{}
+	m.service.noticed, m.service.ended, m.service.before = map[string]bool{}, map[string]bool{}, map[string]string{}
 	kind := "exec" // a start that hangs fails after 90 s
 	if m.oneshot {
 		kind = "oneshot" // it does not
@@ -90,9 +91,17 @@ func (m *Machine) files() map[string]string {
 	return files
 }
 
-// changeFile changes a file of the service on a host that is up: to a content that it never had or, with back, to the one that the service
-// runs with.
-func (m *Machine) changeFile(name string, back bool) {
+// content is what a file of a service changes to.
+type content string
+
+const (
+	contentNew  content = ""     // what it never was
+	contentRead content = "back" // what the service runs with
+	contentUndo content = "undo" // what it was before its last change
+)
+
+// changeFile changes a file of the service on a host that is up. What did not exist is removed.
+func (m *Machine) changeFile(name string, to content) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s := &m.service
@@ -101,16 +110,24 @@ func (m *Machine) changeFile(name string, back bool) {
 	}
 	path := filepath.Join(confDir, name)
 	s.noticed[name] = m.watches()
-	text, was := s.read[name]
-	if back && !was {
-		m.f.must(m.mem.RemoveFile(path))
-		return
-	}
-	if !back {
+	text, exists := s.read[name]
+	switch to {
+	case contentUndo:
+		text, exists = s.before[name]
+	case contentNew:
 		s.contents++
-		text = fmt.Sprint(s.contents)
+		text, exists = fmt.Sprint(s.contents), true
 	}
-	m.f.must(m.mem.WriteFile(path, text))
+	if was, existed := m.files()[name]; existed {
+		s.before[name] = was
+	} else {
+		delete(s.before, name)
+	}
+	if exists {
+		m.f.must(m.mem.WriteFile(path, text))
+	} else {
+		m.f.must(m.mem.RemoveFile(path))
+	}
 }
 
 // watches reports whether the host has recorded in this boot what is in effect of confDir. A change before that is in effect as it is.

@@ -34,7 +34,7 @@ func TestService(t *testing.T) {
 			inBubble(t, Options{Hosts: 2, Apply: restartService, Plan: Plan{Length: time.Hour, Faults: []Fault{c.fault}}}, func(t *testing.T, f *Fleet) {
 				time.Sleep(time.Minute) // until the host has read what is in effect
 				calm := f.Start()
-				f.ChangeFile("n1", "a", false)
+				f.ChangeFile("n1", "a", contentNew)
 				if f.Unfinished() == "" {
 					t.Error("a host that has not restarted its service has arrived")
 				}
@@ -66,7 +66,7 @@ func TestFailingService(t *testing.T) {
 		f.SetUnit("n1", service, unitFails)
 		f.SetUnit("n2", service, unitHangs)
 		for _, host := range f.Hosts() {
-			f.ChangeFile(host, "a", false)
+			f.ChangeFile(host, "a", contentNew)
 		}
 		time.Sleep(10 * time.Minute)
 		failed, hangs := turn.FromNode(f.Node("n1")), turn.FromNode(f.Node("n2"))
@@ -86,6 +86,35 @@ func TestFailingService(t *testing.T) {
 		}
 		if why := f.Arrive(time.Hour); why != "" {
 			t.Error(why)
+		}
+	})
+}
+
+// TestUndoneChange checks that a host restarts its service again after a turn that restarted it and failed, if a file becomes what it was
+// before that turn: the service runs with a content that the file no longer has.
+func TestUndoneChange(t *testing.T) {
+	apply := append(slices.Clone(restartService), v1alpha1.Action{Type: v1alpha1.ActionRestart, Unit: afterService})
+	inBubble(t, Options{Hosts: 1, Apply: apply, Policy: func(s *v1alpha1.DisruptionPolicySpec) { s.Rollout.MaxFailed = 1 }}, func(t *testing.T, f *Fleet) {
+		f.Start()
+		time.Sleep(time.Minute)
+		f.SetUnit("n1", afterService, unitFails)
+		f.ChangeFile("n1", "a", contentNew)
+		time.Sleep(10 * time.Minute)
+		if l := turn.FromNode(f.Node("n1")).Last; l == nil || l.Result != v1alpha1.ResultFailed || l.Reason != v1alpha1.ReasonApplyFailed {
+			t.Errorf("its turn ended as %+v, expected Failed, ApplyFailed", l)
+		}
+		f.SetUnit("n1", afterService, unitWorks)
+		f.ChangeFile("n1", "a", contentUndo)
+		retry(f.exec, Fault{On: "n1"})
+		if why := f.Arrive(time.Hour); why != "" {
+			t.Error(why)
+		}
+		var ran []string
+		for _, r := range f.Host(0).mem.Units().Runs() {
+			ran = append(ran, r.Unit+" "+r.Result)
+		}
+		if want := []string{service + " success", afterService + " exit-code", service + " success", afterService + " success"}; !slices.Equal(ran, want) {
+			t.Errorf("it ran %q, expected %q", ran, want)
 		}
 	})
 }
@@ -149,15 +178,19 @@ func TestChangesThatCount(t *testing.T) {
 				t.Errorf("%s: %q, expected %q", when, got, want)
 			}
 		}
-		f.ChangeFile("n1", "a", false)
+		f.ChangeFile("n1", "a", contentNew)
 		expect("before the first read", "")
 		time.Sleep(time.Minute)
 		f.Kill("n1")
-		f.ChangeFile("n1", "b", false)
+		f.ChangeFile("n1", "b", contentNew)
 		expect("after it", service+" was not restarted since /etc/app/b changed")
-		f.ChangeFile("n1", "b", true)
+		f.ChangeFile("n1", "b", contentRead)
 		expect("changed back", "")
-		f.ChangeFile("n1", "b", false)
+		f.ChangeFile("n1", "b", contentUndo)
+		expect("changed back and undone", service+" was not restarted since /etc/app/b changed")
+		f.ChangeFile("n1", "b", contentUndo)
+		expect("undone once more", "")
+		f.ChangeFile("n1", "b", contentNew)
 		f.Crash("n1")
 		f.PowerOn("n1")
 		expect("after a boot", "")

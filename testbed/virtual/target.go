@@ -170,7 +170,7 @@ func (f *Fleet) StopClient(host string, mode clientMode) { f.machine(host).silen
 func (f *Fleet) StartClient(host string, mode clientMode) { f.machine(host).resumeClient(mode) }
 
 // ChangeFile changes a file of the host's service.
-func (f *Fleet) ChangeFile(host, name string, back bool) { f.machine(host).changeFile(name, back) }
+func (f *Fleet) ChangeFile(host, name string, to content) { f.machine(host).changeFile(name, to) }
 
 // AddSentinel creates a file that requests a reboot.
 func (f *Fleet) AddSentinel(host string) {
