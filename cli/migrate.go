@@ -88,12 +88,12 @@ func migrationText(tool migrate.Tool, in *migrate.Input, output string) (string,
 		return "", err
 	}
 	switch {
-	case output == "toml":
-		return r.HostFile, nil
 	case output == "text":
 		return r.Text()
 	case len(r.Policies) == 0:
 		return "", fmt.Errorf("no workload of %s was found, so there are no settings to carry over", tool)
+	case output == "toml":
+		return r.HostFile, nil
 	}
 	var all []string
 	for i := range r.Policies {

@@ -187,14 +187,16 @@ func (r *Result) steps() []Todo {
 	page := "docs/from-" + string(r.Tool) + ".md"
 	command := "lockkeeper migrate --from " + string(r.Tool)
 	manifests := Todo{"Install the cluster's part:", "lockkeeper manifests | kubectl apply -f -"}
-	hosts := Todo{"Install the package on each host, with this host's file (docs/install.md). lockkeeper begins to roll nodes when a coordinator leads:", command + " -o toml >/etc/lockkeeper/lockkeeper.toml"}
+	hosts := Todo{"Install the package on each host (docs/install.md). Copy lockkeeper.toml to /etc/lockkeeper/lockkeeper.toml there, and restart lockkeeper. It begins to roll nodes when a coordinator leads.", ""}
 	back := Todo{"To go back, see " + page + ".", ""}
 	if r.Tool == Locksmith {
 		return []Todo{
 			manifests,
 			{"Read the policy, and apply it once for all hosts:", command + " -o yaml | kubectl apply -f -"},
 			{"On each host, stop locksmith, so that two reboot managers never act at once:", "systemctl mask --now locksmithd"},
-			hosts, back,
+			{"On each host, write its file:", "mkdir -p /etc/lockkeeper && " + command + " -o toml >/etc/lockkeeper/lockkeeper.toml"},
+			{"Install the package on each host (docs/install.md). lockkeeper begins to roll nodes when a coordinator leads.", ""},
+			back,
 		}
 	}
 	stop := Todo{"Wait until no node holds kured's lock. Then stop kured: give its DaemonSet a nodeSelector that matches no node, or delete it.", ""}
@@ -202,7 +204,7 @@ func (r *Result) steps() []Todo {
 		stop.Text = "Wait until no node has reboot-ok=true. Then stop FLUO: scale its Deployment to 0 and give its DaemonSet a nodeSelector that matches no node, or delete both."
 	}
 	return []Todo{
-		{"Save the policies while the workloads exist, and read them:", command + " -o yaml >policies.yaml"},
+		{"Save the policies and the host's file while the workloads exist, and read them:", command + " -o yaml >policies.yaml && " + command + " -o toml >lockkeeper.toml"},
 		manifests, stop,
 		{"Carry over paused nodes and remove what is left on the Nodes:", command + " --apply"},
 		{"Apply the policies:", "kubectl apply -f policies.yaml"},
