@@ -646,6 +646,19 @@ func TestStatusOfThisHost(t *testing.T) {
 	if out, errs, exit := run(env); exit != 0 || errs != "" || !strings.HasPrefix(out, "Showing what this host knows, because listing nodes: ") || !strings.Contains(out, "connection refused") {
 		t.Errorf("API server away: %d, %q, %q", exit, out, errs)
 	}
+	// docs/install.md: root on a host may have a kubeconfig too.
+	if err := os.Mkdir(filepath.Join(dir, ".kube"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(filepath.Join(dir, "kubeconfig"), filepath.Join(dir, ".kube/config")); err != nil {
+		t.Fatal(err)
+	}
+	if out, _, exit := run([]string{"KUBECONFIG=/dev/null"}); exit != 0 || !strings.HasPrefix(out, "Showing what this host knows, because no kubeconfig: KUBECONFIG names /dev/null") {
+		t.Errorf("KUBECONFIG=/dev/null: %d, %q", exit, out)
+	}
+	if err := os.RemoveAll(filepath.Join(dir, ".kube")); err != nil {
+		t.Fatal(err)
+	}
 	if err := lock.Release(); err != nil {
 		t.Fatal(err)
 	}
