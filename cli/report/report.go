@@ -204,8 +204,8 @@ type Node struct {
 	Request *v1alpha1.Request `json:"request,omitempty"`
 	// Retry is the ID of the turn that a user has cleared.
 	Retry string `json:"retry,omitempty"`
-	// Update is the status of the node's HostUpdate. It is read only for nodes in a turn, and
-	// missing if it is from another boot.
+	// Update is the status of the node's HostUpdate. It is read for the node that the command names,
+	// and for the first 20 nodes that are in a turn. It is missing if it is from another boot.
 	Update *v1alpha1.HostUpdateStatus `json:"update,omitempty"`
 	// UpdateError says why the HostUpdate cannot be decoded.
 	UpdateError string `json:"updateError,omitempty"`
