@@ -280,7 +280,7 @@ func (d *decision) missing(n *turn.Node) (missing string, abort bool) {
 		return d.missingHooks(n, acked)
 	case v1alpha1.StateDraining:
 		if !n.HasReport(v1alpha1.ReportDone) {
-			return "the host to drain", n.Grant.Terms.DrainTimeout == v1alpha1.OnTimeoutAbort && d.overdue(n)
+			return "the host to drain", d.drainEnds(n)
 		}
 		if !n.HostReported() {
 			return "the host to report what it wants in this boot", false
@@ -308,6 +308,19 @@ func (d *decision) missing(n *turn.Node) (missing string, abort bool) {
 		}
 	}
 	return "", false
+}
+
+// drainEnds reports whether the drain is overdue, and the turn ends: onTimeout is Abort, or Force and
+// the host has not committed to the drain. Then there is nothing to force: a veto, such as a closed
+// window of the host or another reboot manager, keeps the host from its cordon.
+func (d *decision) drainEnds(n *turn.Node) bool {
+	switch n.Grant.Terms.DrainTimeout {
+	case v1alpha1.OnTimeoutAbort:
+		return d.overdue(n)
+	case v1alpha1.OnTimeoutForce:
+		return !n.Mark && !n.HasReport(v1alpha1.ReportCommitted) && d.overdue(n)
+	}
+	return false
 }
 
 // notBegun reports whether the stage is overdue, and the host has not committed to a reboot or to

@@ -96,7 +96,7 @@ var rests = []Rest{
 			return w == unconfirmed && (p.Wait || p.objects[s.n[i].api].st() == v1alpha1.StateBeforeUncordon)
 		},
 	}, {
-		Cause: "pods cannot be evicted, and the drain has `onTimeout: Wait`", End: "the pods leave", Held: []v1alpha1.Reason{v1alpha1.ReasonOverdue},
+		Cause: "pods cannot be evicted, and the drain has `onTimeout: Wait`, or do not end although `onTimeout: Force` deletes them", End: "the pods leave", Held: []v1alpha1.Reason{v1alpha1.ReasonOverdue},
 		States: []v1alpha1.State{v1alpha1.StateDraining},
 		is:     func(p *progress, w world, s *state, i int) bool { return w == podsStay && s.n[i].pods && p.Wait },
 	}, {
@@ -106,7 +106,7 @@ var rests = []Rest{
 			return w == podsStay && s.n[i].latePod && (p.Wait || p.objects[s.n[i].api].committed())
 		},
 	}, {
-		Cause: "pods that `drain.block` selects came after the cordon, and the drain has `onTimeout: Wait`, or the host has committed to the disruption", End: "the pods end", Held: []v1alpha1.Reason{v1alpha1.ReasonOverdue},
+		Cause: "pods that `drain.block` selects came after the cordon, and the drain has `onTimeout: Wait`, or `Force` in draining, or the host has committed to the disruption", End: "the pods end", Held: []v1alpha1.Reason{v1alpha1.ReasonOverdue},
 		States: []v1alpha1.State{v1alpha1.StateDraining, v1alpha1.StateRebooting, v1alpha1.StateApplying},
 		is: func(p *progress, w world, s *state, i int) bool {
 			return w == podsBlock && s.n[i].blocks && (p.Wait || p.objects[s.n[i].api].committed())
