@@ -122,6 +122,7 @@ func (h *Host) record(o *step.Observation, d step.Decision) local.Host {
 // describe copies the facts that the Node holds to s.
 func (h *Host) describe(s *local.Host, n *turn.Node) {
 	s.UID, s.State, s.Cordoned, s.Last = n.UID, n.State, n.Unschedulable, n.Last
+	s.Cleared = n.Last != nil && n.Retry == n.Last.Turn
 	if !n.InTurn() {
 		return
 	}

@@ -273,3 +273,14 @@ func (r recorder) Handle(_ context.Context, e slog.Record) error {
 	*r.told = append(*r.told, line)
 	return nil
 }
+
+// TestCleared checks that a host's record says whether an admin has cleared its last turn, and no other.
+func TestCleared(t *testing.T) {
+	for retry, want := range map[string]bool{"": false, "t0": false, "t1": true} {
+		n := turn.Node{Keys: v1alpha1.Keys{State: v1alpha1.StateIdle, Last: &v1alpha1.Last{Turn: "t1", Result: v1alpha1.ResultFailed}, Retry: retry}}
+		var s local.Host
+		if (&Host{}).describe(&s, &n); s.Cleared != want {
+			t.Errorf("retry %q: cleared %t", retry, s.Cleared)
+		}
+	}
+}

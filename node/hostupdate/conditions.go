@@ -80,13 +80,14 @@ func conditions(prev, s *v1alpha1.HostUpdateStatus, f *Facts, ended *v1alpha1.La
 	return l.all
 }
 
-// failed sets Failed for the current turn, or for the last turn as long as the host still
-// wants something.
+// failed sets Failed for the current turn, or for the last turn until an admin clears it: as long
+// as the coordinator counts the node as failed. A host that rebooted into the old OS version may
+// want nothing.
 func (l *list) failed(h *local.Host) {
 	switch {
 	case h.Course != nil && h.Course.Result == v1alpha1.ResultFailed:
 		l.set(v1alpha1.ConditionFailed, true, string(cmp.Or(h.Course.Reason, v1alpha1.ReasonFailed)), h.Detail)
-	case h.Course == nil && h.Last != nil && h.Last.Result == v1alpha1.ResultFailed && h.Wants != v1alpha1.WantsNothing:
+	case h.Course == nil && h.Last != nil && h.Last.Result == v1alpha1.ResultFailed && !h.Cleared:
 		reason := cmp.Or(h.Last.Reason, v1alpha1.ReasonFailed)
 		l.set(v1alpha1.ConditionFailed, true, string(reason), reason.Doc().Means)
 	default:

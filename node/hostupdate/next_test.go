@@ -177,6 +177,21 @@ func TestApplyTurn(t *testing.T) {
 	}
 }
 
+// TestRolledBack: the host came back with the old OS version, and its update engine forgot the update. The host wants nothing, and
+// its failure halts the policy until an admin clears it.
+func TestRolledBack(t *testing.T) {
+	h := local.Host{UID: "u", State: v1alpha1.StateIdle, Wants: v1alpha1.WantsNothing,
+		Last: &v1alpha1.Last{Turn: "t1", Result: v1alpha1.ResultFailed, Reason: v1alpha1.ReasonNotUpdated, Changes: update, End: start}}
+	s := Next(&v1alpha1.HostUpdateStatus{}, &Facts{Host: h}, start)
+	if c := s.Conditions[8]; c.Type != v1alpha1.ConditionFailed || c.Status != metav1.ConditionTrue || c.Reason != "NotUpdated" {
+		t.Errorf("%+v, want Failed=True for NotUpdated", c)
+	}
+	h.Cleared = true
+	if c := Next(&s, &Facts{Host: h}, start).Conditions[8]; c.Status != metav1.ConditionFalse {
+		t.Errorf("cleared: %+v, want Failed=False", c)
+	}
+}
+
 func TestBlocked(t *testing.T) {
 	h := local.Host{UID: "u", Blockers: []v1alpha1.Blocker{{Kind: v1alpha1.BlockerBudget, Name: "shop/web", Pod: "shop/web-0",
 		Message: "The disruption budget web needs 3 healthy pods and has 3 currently", Since: metav1.NewTime(start)}}}

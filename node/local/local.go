@@ -97,6 +97,8 @@ type Host struct {
 	Course *Course `json:"course,omitempty"`
 	// Last is the record of the node's last turn. It is missing if the Node does not have it.
 	Last *v1alpha1.Last `json:"last,omitempty"`
+	// Cleared reports whether an admin's retry names the turn of Last.
+	Cleared bool `json:"-"`
 
 	// Waits is the reason why the host waits. It is missing if the host does not wait.
 	Waits v1alpha1.Reason `json:"waits,omitempty"`
