@@ -161,7 +161,7 @@ func (l *list) ended(h *local.Host, last *v1alpha1.Last) {
 		was := meta.FindStatusCondition(l.was, kind)
 		needed := was != nil && was.Reason != v1alpha1.ConditionReasonNotNeeded
 		switch cordoned := meta.IsStatusConditionTrue(l.was, v1alpha1.ConditionCordoned); {
-		case kind == v1alpha1.ConditionUncordoned && cordoned && h.Cordoned:
+		case kind == v1alpha1.ConditionUncordoned && (cordoned || needed) && h.Cordoned:
 			l.set(kind, false, v1alpha1.ConditionReasonNotNeeded, "the node was cordoned before the turn, and stays cordoned")
 		case kind == v1alpha1.ConditionUncordoned && cordoned, needed && done:
 			l.set(kind, true, v1alpha1.ConditionReasonDone, "")

@@ -192,6 +192,25 @@ func TestRolledBack(t *testing.T) {
 	}
 }
 
+// TestStaysCordoned: turns without a drain, on a node that someone else cordoned. lockkeeper does not uncordon it.
+func TestStaysCordoned(t *testing.T) {
+	cordoned := func(h *local.Host) { h.Cordoned = true }
+	apply, reboot := local.Course{Wants: v1alpha1.WantsApply}, local.Course{Wants: v1alpha1.WantsReboot}
+	run(t, []step{
+		{0, then(cordoned, func(h *local.Host) { h.Wants, h.Changes = v1alpha1.WantsApply, update }), "True NotNeeded NotNeeded Pending NotNeeded NotNeeded Pending"},
+		{10 * time.Second, in(v1alpha1.StateApplying, 10*time.Second, apply), "True NotNeeded NotNeeded Running NotNeeded Pending Running"},
+		{20 * time.Second, then(over(v1alpha1.ResultDone, "", 20*time.Second), func(h *local.Host) { h.Wants = v1alpha1.WantsNothing }),
+			"True NotNeeded NotNeeded True NotNeeded NotNeeded True"},
+	})
+	reboot.Rebooted = true
+	run(t, []step{
+		{0, then(cordoned, func(h *local.Host) { h.Wants, h.Changes = v1alpha1.WantsReboot, update }), "True NotNeeded NotNeeded NotNeeded Pending NotNeeded Pending"},
+		{10 * time.Second, in(v1alpha1.StateUncordoning, 10*time.Second, reboot), "True NotNeeded NotNeeded NotNeeded True Running Running"},
+		{20 * time.Second, then(over(v1alpha1.ResultDone, "", 20*time.Second), func(h *local.Host) { h.Wants = v1alpha1.WantsNothing }),
+			"True NotNeeded NotNeeded NotNeeded True NotNeeded True"},
+	})
+}
+
 func TestBlocked(t *testing.T) {
 	h := local.Host{UID: "u", Blockers: []v1alpha1.Blocker{{Kind: v1alpha1.BlockerBudget, Name: "shop/web", Pod: "shop/web-0",
 		Message: "The disruption budget web needs 3 healthy pods and has 3 currently", Since: metav1.NewTime(start)}}}
