@@ -131,7 +131,7 @@ func Run(ctx context.Context, cfg *config.Config, o Options) error {
 		select {
 		case <-o.Reload:
 			notifier.Reloading()
-			reload(cfg, o, log, host, server)
+			reload(cfg, o, log, r, host, server)
 			notifier.Ready()
 		case err := <-hostEnded:
 			if ctx.Err() != nil {
@@ -204,17 +204,24 @@ func settings(cfg *config.Config) node.Settings {
 	}
 }
 
+// maxConfigErr bounds what the status line and /healthz say about a bad configuration, in bytes.
+// The journal has all mistakes.
+const maxConfigErr = 400
+
 // reload reads the configuration again; a bad one changes nothing. started is
 // the one that the process started with.
-func reload(started *config.Config, o Options, log *slog.Logger, host *node.Host, server *webserver.Server) {
+func reload(started *config.Config, o Options, log *slog.Logger, r *record, host *node.Host, server *webserver.Server) {
 	cfg, warnings, err := o.Load()
 	for _, w := range warnings {
 		log.Warn(w.String())
 	}
 	if err != nil {
 		systemd.LogEvent(log, slog.LevelError, v1alpha1.MessageBadReload, "the configuration is not valid; the old one stays in effect", "err", err)
+		// The next process refuses to start with it, at the latest after the reboot of the host's turn.
+		r.setConfigErr(v1alpha1.OneLine("the configuration is not valid, and lockkeeper does not start again with it: "+err.Error(), maxConfigErr))
 		return
 	}
+	r.setConfigErr("")
 	if keys := started.NeedRestart(cfg); len(keys) > 0 {
 		log.Warn("some settings keep their old values until a restart", "keys", strings.Join(keys, ", "))
 	}

@@ -40,6 +40,8 @@ type record struct {
 	roleKnown bool // role was reported
 	// Why metrics, and FleetLock, are not served; "" if they are, or if they are switched off.
 	metricsErr, fleetLockErr string
+	// configErr is why the last reload changed nothing; "" if it did not fail.
+	configErr string
 
 	ready   bool   // the service has started
 	failing bool   // the file cannot be written, and that was logged
@@ -85,6 +87,16 @@ func (r *record) setFleetLockErr(problem string) {
 	defer r.mu.Unlock()
 	if r.fleetLockErr != problem {
 		r.fleetLockErr = problem
+		r.write()
+	}
+}
+
+// setConfigErr takes in why the last reload changed nothing, "" if it did not fail.
+func (r *record) setConfigErr(problem string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.configErr != problem {
+		r.configErr = problem
 		r.write()
 	}
 }
@@ -173,6 +185,9 @@ func (r *record) line(problem string, urgent bool) string {
 	case problem != "":
 		line += "; " + problem
 	}
+	if r.configErr != "" {
+		line += "; " + r.configErr
+	}
 	if r.metricsErr != "" {
 		line += "; metrics are not served: " + r.metricsErr
 	}
@@ -259,6 +274,9 @@ func (r *record) healthAt(now time.Time) (ok bool, text string) {
 		if text, fails := s.Problem(now); fails {
 			bad = append(bad, text)
 		}
+	}
+	if r.configErr != "" {
+		bad = append(bad, r.configErr)
 	}
 	var out strings.Builder
 	add := func(format string, args ...any) {

@@ -15,6 +15,7 @@ import (
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/kube"
+	"lockkeeper.dev/lockkeeper/node/config"
 	"lockkeeper.dev/lockkeeper/node/local"
 	"lockkeeper.dev/lockkeeper/systemd"
 )
@@ -90,6 +91,26 @@ func TestHealthOfTheCredentials(t *testing.T) {
 	server.Close()
 	client.CoreV1().Nodes().Get(t.Context(), "n1", metav1.GetOptions{})
 	is("ok") // the API server is away
+}
+
+// TestBadReload: the process continues with the old configuration, and the next one would not start. So the status line and
+// /healthz say what to fix, until a reload succeeds.
+func TestBadReload(t *testing.T) {
+	log := slog.New(slog.DiscardHandler)
+	r := &record{notifier: systemd.NewNotifier(log), dir: t.TempDir(), log: log, ready: true, liveness: systemd.NewLiveness(),
+		hostCredential: kube.New(kube.Options{}), coordinatorCredential: kube.New(kube.Options{})}
+	bad := config.Errors{{File: "/etc/lockkeeper/lockkeeper.toml", Line: 3, Key: "mode", Got: `"acts"`, Expected: `"act" or "observe"`}}
+	o := Options{Load: func() (*config.Config, []config.Warning, error) { return nil, nil, bad }}
+	reload(config.Default(), o, log, r, nil, nil)
+	const want = `not valid, and lockkeeper does not start again with it: /etc/lockkeeper/lockkeeper.toml:3: mode: "acts", expected "act" or "observe"`
+	ok, text := r.healthAt(time.Now())
+	if first, rest, _ := strings.Cut(text, "\n"); ok || !strings.Contains(first, want) || !strings.Contains(rest, want) {
+		t.Errorf("%t, %s", ok, text)
+	}
+	r.setConfigErr("")
+	if ok, text := r.healthAt(time.Now()); !ok || strings.Contains(text, want) {
+		t.Errorf("after a good reload: %t, %s", ok, text)
+	}
 }
 
 // TestCredentialText: `lockkeeper status` and /healthz describe the coordinator's credential in the same way.
