@@ -78,7 +78,7 @@ var eventDocs = func() []EventDoc {
 	docs := []EventDoc{
 		{EventGranted, aboutNode, false, "Grant", "the node is granted its turn; the note names the turn, its first state and the changes", "nothing"},
 		{string(ResultDone), aboutNode, false, "End", "the turn is over and the changes are in effect", "nothing"},
-		{string(ResultCancelled), aboutNode, false, "End", "the turn is over because the changes vanished, or an admin detached the node or set managed=false", "nothing"},
+		{string(ResultCancelled), aboutNode, false, "End", "the turn ended early, and the node did not fail: the changes vanished, an admin took the node out, its policy no longer allowed the turn (`Window`, `HeldBack`, `Canary`), or a new leader found more turns than the budget allows (`OverBudget`); the note says which", "nothing"},
 		{string(ResultBackedOut), aboutNode, true, "End", "the turn was backed out and is over; the node tries again later, after all others", "see the reason in the note; `lockkeeper retry NODE` lets it try at once"},
 		{string(ResultFailed), aboutNode, true, "End", failed.Means, failed.Do},
 		{EventBackingOut, aboutNode, true, "BackOut", "the turn is being backed out: the node is given back; the note says why", "see the reason in the note"},

@@ -1,6 +1,9 @@
 package v1alpha1
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 func TestEventDocs(t *testing.T) {
 	seen := map[string]bool{}
@@ -27,6 +30,16 @@ func TestEventDocs(t *testing.T) {
 	for _, r := range []Reason{ReasonNone, ReasonBudget, ReasonWindow, ReasonHandover} {
 		if _, ok := EventOf(string(r)); ok {
 			t.Errorf("%q has an Event and needs nobody", r)
+		}
+	}
+}
+
+// TestCancelled: the Event names each reason for which a coordinator cancels a turn that has nothing to do with the changes or an admin.
+func TestCancelled(t *testing.T) {
+	d, _ := EventOf(string(ResultCancelled))
+	for _, r := range []Reason{ReasonWindow, ReasonHeldBack, ReasonCanary, ReasonOverBudget} {
+		if !strings.Contains(d.Means, "`"+string(r)+"`") {
+			t.Errorf("a turn is cancelled for %s too: %s", r, d.Means)
 		}
 	}
 }

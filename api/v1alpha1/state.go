@@ -98,8 +98,10 @@ type Result string
 const (
 	// ResultDone: the changes of the turn are in effect.
 	ResultDone Result = "Done"
-	// ResultCancelled: the want vanished, or an admin detached the node or set
-	// managed=false.
+	// ResultCancelled: the turn ended early, and no failure of the node was the cause. The want
+	// vanished, an admin took the node out, the policy no longer allowed the turn (its windows
+	// closed, it holds the version back, its canaries do not run the version), or a new leader
+	// found too many turns.
 	ResultCancelled Result = "Cancelled"
 	// ResultBackedOut: the turn could not continue and was backed out. The node tries
 	// again after [Last].NotBefore, after all others.

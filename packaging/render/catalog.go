@@ -56,7 +56,7 @@ var messageDocs = []messageDoc{
 		"@LOCKKEEPER_STATE@: @LOCKKEEPER_MEANS@.",
 		"@LOCKKEEPER_DO@."},
 	{v1alpha1.MessageTurnEnded, "The turn of @LOCKKEEPER_NODE@ ended: @LOCKKEEPER_RESULT@",
-		"Turn @LOCKKEEPER_TURN@ is over. Done: the changes are in effect. Cancelled: they vanished, or an admin detached the node or set managed=false. BackedOut: the turn could not continue; the node tries again later, after all others.",
+		"Turn @LOCKKEEPER_TURN@ is over. Done: the changes are in effect. Cancelled: they vanished, an admin took the node out, its policy no longer allowed the turn, or a new leader found too many turns. BackedOut: the turn could not continue; the node tries again later, after all others.",
 		"nothing after Done and Cancelled. After BackedOut see the reason in the annotation lockkeeper.dev/last; `lockkeeper retry @LOCKKEEPER_NODE@` lets it try at once."},
 	{v1alpha1.MessageTurnFailed, "The turn of @LOCKKEEPER_NODE@ failed",
 		"Turn @LOCKKEEPER_TURN@ did what it was for, and it did not work. @LOCKKEEPER_REASON@: @LOCKKEEPER_MEANS@. While more nodes have failed than the policy allows, nothing is granted.",
