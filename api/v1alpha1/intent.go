@@ -67,9 +67,10 @@ func ParseIntent(s string) (Intent, error) {
 		// read before the mistake may not be what was meant.
 		return Intent{Reason: clip(text)}, fmt.Errorf("expected text or JSON {reason, by, until, force}: %w", err)
 	}
-	if !intentForm.MatchString(text) {
+	// The admission policy matches the whole value, and to it only spaces of ASCII are spaces.
+	if !intentForm.MatchString(s) {
 		return Intent{Reason: clip(text)}, errors.New("expected text or JSON {reason, by, until, force}: " +
-			"the names in lower case and without escapes, no null, and nothing after the closing brace")
+			"the names in lower case and without escapes, no null, and nothing before the opening or after the closing brace, not even a no-break space")
 	}
 	names := map[string]bool{}
 	for _, m := range intentName.FindAllStringSubmatch(text, -1) {

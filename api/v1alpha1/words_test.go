@@ -126,6 +126,8 @@ func TestIntent(t *testing.T) {
 		{`{"reason":"\"until\":","until":"2030-01-01T00:00:00Z"}`, Intent{Reason: `"until":`, Until: &until}, false},
 		{`{"until":null}`, Intent{Reason: `{"until":null}`}, true},
 		{`{"until":"0000-01-01T00:00:00Z"}`, Intent{Reason: `{"until":"0000-01-01T00:00:00Z"}`}, true},
+		{"\u00a0{\"until\":\"2030-01-01T00:00:00Z\"}", Intent{Reason: `{"until":"2030-01-01T00:00:00Z"}`}, true},
+		{"{\"force\":true}\v", Intent{Reason: `{"force":true}`}, true},
 	} {
 		got, err := ParseIntent(c.text)
 		if (err != nil) != c.warning {
@@ -147,6 +149,7 @@ func FuzzIntentUntil(f *testing.F) {
 		`{"until":"2030-01-01T00:00:00Z"}`, `{"until":"2020-01-01T00:00:00Z","until":"2030-01-01T00:00:00.5+02:00"}`,
 		`{"reason":"\"until\":\"2020-01-01T00:00:00Z\""}`, `{"reason":"a \"until","by":":"}`, `{"reason":"\\","until":"2030-01-01T00:00:00Z"}`,
 		`{"reason":"until","by":"x"}`, `{"reason":"x","reason":"\"until\" : "}`, `{"force":true}`, `{}`, "disk", `"until":"2020-01-01T00:00:00Z"`,
+		"\u00a0{\"until\":\"2030-01-01T00:00:00Z\"}", "{\"force\":true}\u0085",
 	} {
 		f.Add(text)
 	}
