@@ -66,10 +66,7 @@ func parseBlackout(spec *v1alpha1.Blackout, zones Zones) (Blackout, []Problem) {
 	if len(c.problems) == 0 && !from.Before(to) {
 		c.wrong("end", "%q is not after start, %q, expected the last day of the blackout, or a later time", spec.End, spec.Start)
 	}
-	zone, err := zones(spec.TimeZone)
-	if err != nil || spec.TimeZone == "" || spec.TimeZone == "Local" {
-		c.wrong("timeZone", "%q, expected a name of the IANA time zone database, such as Europe/Berlin or UTC", spec.TimeZone)
-	}
+	zone := c.zone(spec.TimeZone, zones)
 	if n := utf8.RuneCountInString(spec.Reason); n > v1alpha1.MaxBlackoutReason {
 		c.wrong("reason", "%d characters, expected at most %d", n, v1alpha1.MaxBlackoutReason)
 	} else if unprintable.MatchString(spec.Reason) {

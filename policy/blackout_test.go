@@ -85,6 +85,7 @@ func TestBlackoutProblems(t *testing.T) {
 		"the end before by 1m":   {func(b *v1alpha1.Blackout) { b.Start, b.End = "2026-12-20T10:01", "2026-12-20T10:00" }, `end: "2026-12-20T10:00" is not after start`},
 		"no zone":                {func(b *v1alpha1.Blackout) { b.TimeZone = "" }, `timeZone: "", expected a name of the IANA time zone database`},
 		"the machine's zone":     {func(b *v1alpha1.Blackout) { b.TimeZone = "Local" }, `timeZone: "Local"`},
+		"its file's name":        {func(b *v1alpha1.Blackout) { b.TimeZone = "localtime" }, `timeZone: "localtime"`},
 		"a zone on Mars":         {func(b *v1alpha1.Blackout) { b.TimeZone = "Mars/Olympus" }, `timeZone: "Mars/Olympus"`},
 		"200 characters":         {func(b *v1alpha1.Blackout) { b.Reason = strings.Repeat("ä", 200) }, ""},
 		"201 characters":         {func(b *v1alpha1.Blackout) { b.Reason = strings.Repeat("a", 201) }, "reason: 201 characters, expected at most 200"},

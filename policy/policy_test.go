@@ -184,6 +184,7 @@ func TestCompileNamesTheField(t *testing.T) {
 		"a window":              {func(s *spec) { s.Rollout.Windows = window(nil, "22:30", time.Hour, "Europe/Berlin") }, ""},
 		"a zone on Mars":        {func(s *spec) { s.Rollout.Windows = window(nil, "22:30", time.Hour, "Mars/Olympus") }, "spec.rollout.windows[0].timeZone: \"Mars/Olympus\""},
 		"the machine's zone":    {func(s *spec) { s.Rollout.Windows = window(nil, "22:30", time.Hour, "Local") }, "spec.rollout.windows[0].timeZone: \"Local\""},
+		"its file's name":       {func(s *spec) { s.Rollout.Windows = window(nil, "22:30", time.Hour, "localtime") }, "spec.rollout.windows[0].timeZone: \"localtime\""},
 		"no zone":               {func(s *spec) { s.Rollout.Windows = window(nil, "22:30", time.Hour, "") }, "spec.rollout.windows[0].timeZone: \"\""},
 		"an hour after the day": {func(s *spec) { s.Rollout.Windows = window(nil, "24:00", time.Hour, "UTC") }, "spec.rollout.windows[0].start: \"24:00\""},
 		"an hour of one digit":  {func(s *spec) { s.Rollout.Windows = window(nil, "2:00", time.Hour, "UTC") }, "spec.rollout.windows[0].start: \"2:00\""},

@@ -62,12 +62,18 @@ func ParseWindow(spec v1alpha1.Window, zones Zones) (Window, []Problem) {
 	if w.Duration < shortestWindow || w.Duration > day {
 		c.wrong("duration", "%v, expected 10m to 24h", w.Duration)
 	}
-	zone, err := zones(spec.TimeZone)
-	if err != nil || spec.TimeZone == "" || spec.TimeZone == "Local" {
-		c.wrong("timeZone", "%q, expected a name of the IANA time zone database, such as Europe/Berlin or UTC", spec.TimeZone)
-	}
-	w.Zone = zone
+	w.Zone = c.zone(spec.TimeZone, zones)
 	return w, c.problems
+}
+
+// zone returns the time zone of a window or a blackout. Local, and the two links that distributions have among the files of the
+// database, mean another zone on each host, so a policy would mean something else to each of them, and to the next leader.
+func (c *compiler) zone(name string, zones Zones) *time.Location {
+	zone, err := zones(name)
+	if err != nil || slices.Contains([]string{"", "Local", "localtime", "posixrules"}, name) {
+		c.wrong("timeZone", "%q, expected a name of the IANA time zone database, such as Europe/Berlin or UTC", name)
+	}
+	return zone
 }
 
 // Calendar is when something may begin: in the windows, and not in the blackouts. Without

@@ -465,7 +465,7 @@ type Window struct {
 	// TimeZone is a name of the IANA time zone database.
 	//
 	// +kubebuilder:validation:MaxLength=64
-	// +kubebuilder:validation:XValidation:rule="self != 'Local' && self.matches('^[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*$')",message="expected a name of the IANA time zone database, such as Europe/Berlin or UTC"
+	// +kubebuilder:validation:XValidation:rule="self != 'Local' && self != 'localtime' && self != 'posixrules' && self.matches('^[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*$')",message="expected a name of the IANA time zone database, such as Europe/Berlin or UTC"
 	TimeZone string `json:"timeZone"`
 }
 
@@ -497,7 +497,7 @@ type Blackout struct {
 	// TimeZone is a name of the IANA time zone database.
 	//
 	// +kubebuilder:validation:MaxLength=64
-	// +kubebuilder:validation:XValidation:rule="self != 'Local' && self.matches('^[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*$')",message="expected a name of the IANA time zone database, such as Europe/Berlin or UTC"
+	// +kubebuilder:validation:XValidation:rule="self != 'Local' && self != 'localtime' && self != 'posixrules' && self.matches('^[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*$')",message="expected a name of the IANA time zone database, such as Europe/Berlin or UTC"
 	TimeZone string `json:"timeZone"`
 	// Reason is for people: one line of at most 200 characters.
 	//

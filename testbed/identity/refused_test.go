@@ -157,6 +157,8 @@ var refusals = slices.Concat([]refused{
 	{spec: window("02:00", "10m", "UTC"), field: "spec.rollout.windows", says: "a window is shorter than expectedDuration, so no turn would ever begin in it; expected longer windows or a shorter expectedDuration", code: "spec.rollout.windows[0].duration"},
 	{spec: window("02:00", "4h", ""), field: "spec.rollout.windows[0].timeZone", says: "expected a name of the IANA time zone database, such as Europe/Berlin or UTC"},
 	{spec: window("02:00", "4h", "Local"), field: "spec.rollout.windows[0].timeZone", says: "expected a name of the IANA time zone database"},
+	{spec: window("02:00", "4h", "localtime"), field: "spec.rollout.windows[0].timeZone", says: "expected a name of the IANA time zone database"},
+	{spec: window("02:00", "4h", "posixrules"), field: "spec.rollout.windows[0].timeZone", says: "expected a name of the IANA time zone database"},
 	{spec: window("02:00", "4h", "../etc/passwd"), field: "spec.rollout.windows[0].timeZone", says: "expected a name of the IANA time zone database"},
 	{spec: window("02:00", "4h", "/UTC"), field: "spec.rollout.windows[0].timeZone", says: "expected a name of the IANA time zone database"},
 	{spec: window("02:00", "4h", strings.Repeat("Z", 65)), field: "spec.rollout.windows[0].timeZone", says: "Too long: may not be more than 64 bytes"},
