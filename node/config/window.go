@@ -59,6 +59,11 @@ func (w *window) read(c *Config, t table) (policy.Window, Errors) {
 			errs = append(errs, &Error{File: t.file, Line: t.line, Key: k.Name, Got: "missing", Expected: strings.ReplaceAll(k.Bounds, "`", "") + ", such as " + k.Example})
 		}
 	}
+	// In a policy, a list without days cannot be told from no list, and stands for all days. Here it is more likely meant to
+	// stand for none.
+	if at, set := w.origins[windowTable+".days"]; set && len(w.Days) == 0 {
+		errs = append(errs, &Error{File: at.file, Line: at.line, Key: windowTable + ".days", Got: "the list []", Expected: "at least one day; without the key, the window opens every day"})
+	}
 	compiled, problems := policy.ParseWindow(w.Window, time.LoadLocation)
 	for _, p := range problems {
 		field, _, _ := strings.Cut(p.Field, "[")

@@ -28,6 +28,8 @@ func TestWindowMistakes(t *testing.T) {
 			"lockkeeper.toml:4: window.days: \"Sonntag\", expected Mon, Tue, Wed, Thu, Fri, Sat or Sun"},
 		{"a day twice", "[[window]]\n" + good + "days = [\"Sat\", \"Sat\"]\n",
 			"lockkeeper.toml:4: window.days: the list [Sat Sat], expected each value once, not \"Sat\" twice"},
+		{"no day", "[[window]]\n" + good + "days = []\n",
+			"lockkeeper.toml:4: window.days: the list [], expected at least one day; without the key, the window opens every day"},
 		{"one day, no list", "[[window]]\n" + good + "days = \"Sat\"\n",
 			"lockkeeper.toml:4: window.days: \"Sat\", expected a list, such as [\"…\", \"…\"]"},
 		{"no such time of the day", "[[window]]\nstart = \"24:00\"\nduration = \"4h\"\n",
