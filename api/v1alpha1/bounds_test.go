@@ -129,12 +129,14 @@ func TestCharacters(t *testing.T) {
 // TestParseHostChecks has what is wrong with a host's record.
 func TestParseHostChecks(t *testing.T) {
 	for text, part := range map[string]string{
-		`{"protocol":1,"nodeUID":"u","bootID":"b"}`:                    "",
-		`{"protocol":1,"nodeUID":"u","bootID":"b","veto":"Window"}`:    "",
-		`{"protocol":0,"nodeUID":"u","bootID":"b"}`:                    "protocol: 0",
-		`{"protocol":1,"nodeUID":"","bootID":"b"}`:                     "nodeUID: empty",
-		`{"protocol":1,"nodeUID":"u","bootID":"b c"}`:                  "bootID: ",
-		`{"protocol":1,"nodeUID":"u","bootID":"b","veto":"not camel"}`: "veto: ",
+		`{"protocol":1,"nodeUID":"u","bootID":"b"}`:                                            "",
+		`{"protocol":1,"nodeUID":"u","bootID":"b","veto":"Window"}`:                            "",
+		`{"protocol":0,"nodeUID":"u","bootID":"b"}`:                                            "protocol: 0",
+		`{"protocol":1,"nodeUID":"","bootID":"b"}`:                                             "nodeUID: empty",
+		`{"protocol":1,"nodeUID":"u","bootID":"b c"}`:                                          "bootID: ",
+		`{"protocol":1,"nodeUID":"u","bootID":"b","veto":"not camel"}`:                         "veto: ",
+		`{"protocol":1,"nodeUID":"u","bootID":"b","blockedSince":"0000-01-01T00:00:00+01:00"}`: "blockedSince: -1, expected a year",
+		`{"protocol":1,"nodeUID":"u","bootID":"b","pendingSince":"9999-12-31T23:59:59-01:00"}`: "pendingSince: 10000, expected a year",
 	} {
 		if _, err := ParseHost(text); (err == nil) != (part == "") || err != nil && !strings.Contains(err.Error(), part) {
 			t.Errorf("%s: %v, expected %q", text, err, part)

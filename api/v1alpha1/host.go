@@ -180,7 +180,22 @@ func ParseHost(s string) (*Host, error) {
 	if h.Protocol < 1 {
 		return nil, fmt.Errorf("protocol: %d, expected 1 or more", h.Protocol)
 	}
+	for _, t := range []struct {
+		field string
+		at    time.Time
+	}{{"bootTime", h.BootTime}, {"started", h.Started}, {"blockedSince", h.BlockedSince}, {"pendingSince", h.PendingSince}} {
+		if !Encodable(t.at) {
+			return nil, fmt.Errorf("%s: %d, expected a year from 0 to 9999 in UTC", t.field, t.at.UTC().Year())
+		}
+	}
 	return h, nil
+}
+
+// Encodable reports whether JSON can hold the time in UTC. A host can write others: 9999-12-31T23:59:59-01:00 is in the year
+// 10000, and without this check the reports about all nodes could not be encoded.
+func Encodable(t time.Time) bool {
+	year := t.UTC().Year()
+	return year >= 0 && year <= 9999
 }
 
 // parseRecord decodes one JSON annotation.

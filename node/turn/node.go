@@ -55,7 +55,9 @@ func FromNode(n *corev1.Node) Node {
 	_, f.ControlPlane = n.Labels[LabelControlPlane]
 	for _, c := range n.Status.Conditions {
 		if c.Type == corev1.NodeReady {
-			f.Ready, f.ReadySince = c.Status == corev1.ConditionTrue, c.LastTransitionTime.Time
+			if f.Ready = c.Status == corev1.ConditionTrue; v1alpha1.Encodable(c.LastTransitionTime.Time) {
+				f.ReadySince = c.LastTransitionTime.Time
+			}
 		}
 	}
 	if f.HostReported() {

@@ -39,6 +39,11 @@ func TestFromNode(t *testing.T) {
 			t.Errorf("with Ready=%s: ready %t since %v", status, f.Ready, f.ReadySince)
 		}
 	}
+	// The API server takes 9999-12-31T23:59:59-01:00 from a kubelet, and JSON has no such year in UTC.
+	n.Status.Conditions[1].LastTransitionTime = metav1.NewTime(time.Date(10000, 1, 1, 0, 59, 59, 0, time.UTC))
+	if f := FromNode(n); !f.ReadySince.IsZero() {
+		t.Errorf("ready since %v", f.ReadySince)
+	}
 	if f := FromNode(&corev1.Node{}); f.Ready || f.ControlPlane || !f.ReadySince.IsZero() {
 		t.Errorf("the facts of an empty Node are %+v", f)
 	}
