@@ -166,3 +166,13 @@ func TestInspectSaysWhatIsWrong(t *testing.T) {
 		}
 	}
 }
+
+// A time that JSON cannot hold would keep the local status from being written.
+func TestClaimAfterYear9999(t *testing.T) {
+	for exp, want := range map[string]string{"253402300799": "9999-12-31T23:59:59Z", "253402300800": "0001-01-01T00:00:00Z", "999999999999": "0001-01-01T00:00:00Z"} {
+		expires := inspectToken(jwt(`{"sub":"ops","iat":1767225600,"exp":` + exp + `}`)).expires
+		if text, err := expires.MarshalText(); err != nil || string(text) != want {
+			t.Errorf("exp %s: %s, %v, expected %s", exp, text, err, want)
+		}
+	}
+}

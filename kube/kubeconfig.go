@@ -278,9 +278,11 @@ func inspectToken(token string) claims {
 	return i
 }
 
-// unix returns the time of a claim, zero for one that is absent or out of range.
+// unix returns the time of a claim, zero for one that is absent or out of range. It is in the local status, and JSON has
+// no time after the year 9999.
 func unix(seconds float64) time.Time {
-	if seconds < 1 || seconds > 1<<40 {
+	const year10000 = 253402300800
+	if seconds < 1 || seconds >= year10000 {
 		return time.Time{}
 	}
 	return time.Unix(int64(seconds), 0).UTC()
