@@ -195,6 +195,7 @@ func TestCompileNamesTheField(t *testing.T) {
 		"a rule without a path":    {func(s *spec) { s.Rules = rule(v1alpha1.Rule{Source: v1alpha1.SourceFile}, reboot) }, "spec.rules[0].path: missing"},
 		"a relative path":          {func(s *spec) { s.Rules = rule(v1alpha1.Rule{Source: v1alpha1.SourceFile, Path: "etc"}, reboot) }, "spec.rules[0].path: \"etc\", expected an absolute and clean path, \"/etc\""},
 		"a path that is not clean": {func(s *spec) { s.Rules = rule(v1alpha1.Rule{Source: v1alpha1.SourceFile, Path: "/etc/"}, reboot) }, "spec.rules[0].path: \"/etc/\", expected an absolute and clean path, \"/etc\""},
+		"a path with a line feed":  {func(s *spec) { s.Rules = rule(v1alpha1.Rule{Source: v1alpha1.SourceFile, Path: "/etc/x\n"}, reboot) }, "spec.rules[0].path: \"/etc/x\\n\", expected an absolute and clean path, \"/etc/x\""},
 		"a unit without a type":    {func(s *spec) { s.Rules = rule(v1alpha1.Rule{Source: v1alpha1.SourceUnit, Unit: "sshd"}, reboot) }, "spec.rules[0].unit: \"sshd\""},
 		"a template": {func(s *spec) {
 			s.Rules = rule(v1alpha1.Rule{Source: v1alpha1.SourceUnit, Unit: "getty@.service"}, reboot)

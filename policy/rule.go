@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
@@ -51,8 +52,9 @@ func (c *compiler) checkRule(field string, r *v1alpha1.Rule) {
 	}
 	if r.Path != "" && r.Source != v1alpha1.SourceFile && r.Source != v1alpha1.SourceSentinel {
 		c.wrong(field+".path", "a rule for %s has none", r.Source)
-	} else if r.Path != "" && (!path.IsAbs(r.Path) || path.Clean(r.Path) != r.Path) {
-		c.wrong(field+".path", "%q, expected an absolute and clean path, %q", r.Path, path.Clean("/"+r.Path))
+	} else if clean := path.Clean("/" + strings.Map(printable, r.Path)); r.Path != "" && clean != r.Path {
+		// A block scalar of YAML ends with a line feed: no file has that name, and no one would notice.
+		c.wrong(field+".path", "%q, expected an absolute and clean path, %q", r.Path, clean)
 	}
 	if r.Unit != "" && r.Source != v1alpha1.SourceUnit {
 		c.wrong(field+".unit", "a rule for %s has none", r.Source)
@@ -68,6 +70,14 @@ func (c *compiler) checkRule(field string, r *v1alpha1.Rule) {
 		c.wrong(field+".actions", "no Reboot, expected Reboot in a rule for FleetLock, since its client reboots the host; or None, which gives it no permission")
 	}
 	c.checkActions(field, r)
+}
+
+// printable drops control characters in [strings.Map].
+func printable(r rune) rune {
+	if unicode.IsControl(r) {
+		return -1
+	}
+	return r
 }
 
 func (c *compiler) checkActions(field string, r *v1alpha1.Rule) {
