@@ -133,6 +133,26 @@ func TestDetailsOfRecords(t *testing.T) {
 	}
 }
 
+// TestDetailsOfAnotherDay: backoffMax and settle may be as long as a day, so the time alone would look as if it were over.
+func TestDetailsOfAnotherDay(t *testing.T) {
+	for facts, want := range map[string]string{
+		"idle backedout":                   "Backoff: Overdue; tried again at 2026-01-02 01:00:00 UTC",
+		"idle silentback=cbf29ce484222325": "HostSilent: no answer in its last turn; tried again at 2026-01-02 01:00:00 UTC",
+		"idle created=1h":                  "Budget: the fleet settles until 2026-01-02 11:00:00 UTC",
+	} {
+		s := situation(t, strings.Fields(facts))
+		s.Policies[0].BackoffMax, s.Policies[0].Settle = 24*time.Hour, 24*time.Hour
+		if l := s.Nodes[0].Last; l != nil {
+			l.NotBefore = new(s.Now.Add(13 * time.Hour))
+		}
+		for _, v := range rollout.Decide(s).Verdicts {
+			if got := string(v.Held) + ": " + v.Detail; v.Node == "n1" && got != want {
+				t.Errorf("%s: %q, expected %q", facts, got, want)
+			}
+		}
+	}
+}
+
 // TestAgain has after how long the next decision may differ although no Node changes; 0 is never.
 func TestAgain(t *testing.T) {
 	for facts, want := range map[string]time.Duration{

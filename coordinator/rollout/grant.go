@@ -352,10 +352,10 @@ func (d *decision) lastHold(n *turn.Node) (v1alpha1.Reason, string, bool) {
 				return "", "", true // the host has reported since
 			}
 			d.wake(*l.NotBefore)
-			return v1alpha1.ReasonHostSilent, "no answer in its last turn; tried again at " + l.NotBefore.UTC().Format(time.TimeOnly) + " UTC", false
+			return v1alpha1.ReasonHostSilent, "no answer in its last turn; tried again at " + moment(d.Now, *l.NotBefore), false
 		}
 		d.wake(*l.NotBefore)
-		return v1alpha1.ReasonBackoff, fmt.Sprintf("%s; tried again at %s UTC", l.Reason, l.NotBefore.UTC().Format(time.TimeOnly)), false
+		return v1alpha1.ReasonBackoff, fmt.Sprintf("%s; tried again at %s", l.Reason, moment(d.Now, *l.NotBefore)), false
 	}
 	return "", "", true
 }

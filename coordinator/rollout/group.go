@@ -250,7 +250,7 @@ func (d *decision) groupHold(g *group) (v1alpha1.Reason, string) {
 	case gate != "":
 		hold(v1alpha1.ReasonGateClosed, d.says(g, "gate %s is closed: %s", gate, why))
 	case !g.Settling.IsZero():
-		hold(v1alpha1.ReasonBudget, d.says(g, "the fleet settles until %s UTC", g.Settling.UTC().Format(time.TimeOnly)))
+		hold(v1alpha1.ReasonBudget, d.says(g, "the fleet settles until %s", moment(d.Now, g.Settling)))
 	}
 	return g.held, g.detail
 }
