@@ -173,7 +173,7 @@ type Rule struct {
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
-	// +kubebuilder:validation:XValidation:rule=`self == '/' || self.matches(r'^(/[^/\p{Cc}]+)+$') && !self.matches('/[.][.]?(/|$)')`,message="expected an absolute and clean path such as /etc/containerd: no //, no . or .. between slashes, no / or line feed at its end"
+	// +kubebuilder:validation:XValidation:rule=`self == '/' || self.matches(r'^(/[^/\p{Cc}]+)+$') && !self.matches('/[.][.]?(/|$)')`,message="expected an absolute and clean path such as /etc/containerd: no //, no . or .. between slashes, no / at its end, no control characters"
 	Path string `json:"path,omitempty"`
 	// Unit of a Unit rule: the name of the systemd unit whose files, drop-ins
 	// included, are watched.

@@ -27,7 +27,7 @@ const (
 	short = "expected a duration of 1s to 24h, such as 90s or 1h30m"
 
 	limits       = `expected a number of 1 to 10000, or a percentage of "1%" to "100%"`
-	wantPath     = "expected an absolute and clean path such as /etc/containerd: no //, no . or .. between slashes, no / or line feed at its end"
+	wantPath     = "expected an absolute and clean path such as /etc/containerd: no //, no . or .. between slashes, no / at its end, no control characters"
 	wantUnit     = "expected a unit's full name such as containerd.service; of a template, an instance"
 	wantDay      = "expected a day such as 2026-12-24, or a time such as 2026-12-24T18:00, of the years 2000 to 2099"
 	wantHook     = "expected the part of an annotation key after the slash: letters, digits, _ . and -, with a letter or digit at both ends"

@@ -4,6 +4,7 @@ package webserver
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"net/http"
@@ -128,7 +129,25 @@ func (s *Server) serve(ctx context.Context, address string, known bool, ended *s
 		IdleTimeout: s.limits.request, MaxHeaderBytes: maxHeader, ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
 	server.SetKeepAlivesEnabled(false) // a client that sends request after request would keep its connection
-	l = netutil.LimitListener(l, s.limits.connections)
+	l = netutil.LimitListener(tireless{l}, s.limits.connections)
 	ended.Go(func() { _ = server.Serve(l) }) // ends with the server, which alone closes l
 	return server, false
 }
+
+// tireless keeps an [http.Server] accepting connections. The server tries again, after at most a
+// second, only after errors that it takes for temporary; a lack of memory is not one of them.
+type tireless struct{ net.Listener }
+
+func (t tireless) Accept() (net.Conn, error) {
+	c, err := t.Listener.Accept()
+	if err != nil && !errors.Is(err, net.ErrClosed) {
+		err = temporary{err}
+	}
+	return c, err
+}
+
+// temporary is a [net.Error] that passes.
+type temporary struct{ error }
+
+func (temporary) Timeout() bool   { return false }
+func (temporary) Temporary() bool { return true }

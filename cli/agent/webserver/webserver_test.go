@@ -3,14 +3,17 @@ package webserver
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -213,6 +216,36 @@ func TestLongRequest(t *testing.T) {
 	<-changed
 	if s := client.State(); s.Open || !s.Asked {
 		t.Errorf("%+v after the client hung up", s)
+	}
+}
+
+// scarce lacks the memory for its first connection.
+type scarce struct {
+	net.Listener
+	failed bool
+}
+
+func (s *scarce) Accept() (net.Conn, error) {
+	if !s.failed {
+		s.failed = true
+		return nil, &net.OpError{Op: "accept", Net: "tcp", Err: os.NewSyscallError("accept4", syscall.ENOMEM)}
+	}
+	return s.Listener.Accept()
+}
+
+// TestTireless checks that a server survives a connection for which the kernel lacks memory, and ends when it is closed.
+func TestTireless(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") })}
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(tireless{&scarce{Listener: l}}) }()
+	scrape(t, l.Addr().String())
+	server.Close()
+	if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
+		t.Error(err)
 	}
 }
 
