@@ -93,15 +93,15 @@ func (t tries) RoundTrip(r *http.Request) (*http.Response, error) {
 // judgeWaiting checks that nodes do not wait for a turn without being held for a reason.
 func (f *Fleet) judgeWaiting() {
 	f.mu.Lock()
-	l := f.leader
+	l, attack := f.leader, f.attack
 	f.mu.Unlock()
-	if l.holder == "" || l.stopped || f.attack.Thief || time.Since(l.renewed) > leaseLasts || time.Since(l.since) < explainedWithin {
+	if l.holder == "" || l.stopped || attack.Thief || time.Since(l.renewed) > leaseLasts || time.Since(l.since) < explainedWithin {
 		return
 	}
 	for _, m := range f.hosts {
 		m.mu.Lock()
 		since := m.waits
-		late := !since.IsZero() && time.Since(since) > explainedWithin && time.Since(m.tried) > explainedWithin && !slices.Contains(f.attack.Liars, m.name)
+		late := !since.IsZero() && time.Since(since) > explainedWithin && time.Since(m.tried) > explainedWithin && !slices.Contains(attack.Liars, m.name)
 		if late {
 			m.waits = time.Now() // once
 		}
