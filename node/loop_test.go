@@ -139,6 +139,11 @@ func TestFailedWaitsLongerEachTime(t *testing.T) {
 			t.Errorf("failure %d: %v, want %v", i+1, got, want*time.Second)
 		}
 	}
+	for i := 8; i <= 100; i++ { // an hour without the API server
+		if got := h.failed(errors.New("no")); got != readAgain {
+			t.Fatalf("failure %d: %v, want %v", i, got, readAgain)
+		}
+	}
 }
 
 // TestReloadReadsOtherSentinels checks that new sentinels are read at once after a reload, not only after the poll
