@@ -104,7 +104,8 @@ func (f *Fleet) judgeGrant(obj *corev1.Node) {
 	if b := f.opts.Blackout; after >= b.from && after < b.to && (g.Request == nil || !g.Request.Now) && f.ahead.first(g.Turn, "") {
 		f.problem("Blackout: %s was granted the turn %s at %s, in the blackout from %s to %s", n.Name, g.Turn, after, b.from, b.to)
 	}
-	if f.opts.Canary == 0 || g.Policy == canaryPolicy {
+	// A turn of canaryHost that began while its policy was deleted may take a new version once the policy is back.
+	if f.opts.Canary == 0 || g.Policy == canaryPolicy || n.Name == canaryHost && g.StageAt.After(g.StartedAt) {
 		return
 	}
 	for _, c := range g.Changes {

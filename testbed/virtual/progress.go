@@ -160,4 +160,5 @@ func (f *Fleet) Clean() {
 	p.do(admin, http.MethodDelete, policiesPath+"/"+canaryPolicy, nil, nil)
 	p.do(admin, http.MethodDelete, policiesPath+"/"+v1alpha1.DefaultPolicyName, nil, nil)
 	f.createPolicy()
+	p.do(admin, http.MethodDelete, policiesPath+"/"+brokenRules, nil, nil) // a store that was set back has it again
 }

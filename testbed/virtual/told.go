@@ -86,13 +86,13 @@ type known struct {
 // decidesWithin is how long a leader may still decide by what it had read before.
 const decidesWithin = time.Second
 
-// arrives takes a list, or an event of a watch.
+// arrives takes a list, an event of a watch, or the policy that a write of its status returned.
 func (t *told) arrives(r *request, text []byte) {
 	type object struct {
 		Metadata struct{ ResourceVersion string }
 	}
 	var e struct {
-		object        // of a list
+		object        // of a list, or the policy
 		Object object // of an event of a watch
 	}
 	if r.Resource != "disruptionpolicies" || json.Unmarshal(text, &e) != nil {

@@ -200,7 +200,7 @@ func (t *Transport) RoundTrip(hr *http.Request) (*http.Response, error) {
 	c := &call{t: t, hr: hr, r: describe(t.process, t.role, hr, body), ctx: ctx, body: body}
 	c.log = t.trace.request(c.r)
 	resp, err := c.run()
-	if err == nil && t.arrives != nil && c.r.Verb == "list" && resp.StatusCode == http.StatusOK {
+	if err == nil && t.arrives != nil && (c.r.Verb == "list" || c.r.Verb == "patch") && resp.StatusCode == http.StatusOK {
 		if _, broken := resp.Body.(*truncated); !broken {
 			t.arrives(c.r, c.whole)
 		}
