@@ -1,14 +1,18 @@
 package coordinator
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"net/http"
 	"net/http/httptest"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/rest"
 
 	"lockkeeper.dev/lockkeeper/kube"
@@ -62,4 +66,39 @@ func TestAnswerThatIsNoLease(t *testing.T) {
 			t.Errorf("%s: %d Leases were shown, expected %d", name, shown, want)
 		}
 	}
+}
+
+// silent never answers.
+type silent struct {
+	coordinationclient.LeasesGetter
+	coordinationclient.LeaseInterface
+}
+
+func (s silent) Leases(string) coordinationclient.LeaseInterface { return s }
+
+func (silent) Get(ctx context.Context, _ string, _ metav1.GetOptions) (*coordinationv1.Lease, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+func (silent) Update(ctx context.Context, _ *coordinationv1.Lease, _ metav1.UpdateOptions) (*coordinationv1.Lease, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// TestRequestsForTheLeaseAreBounded checks that a proxy that never answers does not keep a candidate from its next try.
+func TestRequestsForTheLeaseAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		leases := reportingLeases{LeasesGetter: silent{}}.Leases("n")
+		began := time.Now()
+		if _, err := leases.Get(t.Context(), "l", metav1.GetOptions{}); !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+		if _, err := leases.Update(t.Context(), &coordinationv1.Lease{}, metav1.UpdateOptions{}); !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+		if took := time.Since(began); took != 2*kube.Timeout {
+			t.Errorf("took %v", took)
+		}
+	})
 }

@@ -96,7 +96,9 @@ func (w *leaseWatch) read(lease *coordinationv1.Lease) {
 }
 
 // reportingLeases passes each Lease that a Get or an Update returns to read. So a leader
-// sees what its own lock has read, even if the watch is behind.
+// sees what its own lock has read, even if the watch is behind. It bounds each request: client-go's
+// elector does not bound those of a candidate, and one request of a leader may take all of the time
+// that it has to renew the Lease.
 type reportingLeases struct {
 	coordinationclient.LeasesGetter
 	read func(*coordinationv1.Lease)
@@ -114,6 +116,8 @@ type reportingLease struct {
 
 // Get gets a Lease.
 func (t reportingLease) Get(ctx context.Context, name string, o metav1.GetOptions) (*coordinationv1.Lease, error) {
+	ctx, cancel := context.WithTimeout(ctx, kube.Timeout)
+	defer cancel()
 	lease, err := t.LeaseInterface.Get(ctx, name, o)
 	if err = kube.VerifyLease(lease, err, name); err == nil {
 		t.read(lease.DeepCopy()) // the lock writes on the one that it was given
@@ -123,6 +127,8 @@ func (t reportingLease) Get(ctx context.Context, name string, o metav1.GetOption
 
 // Update updates a Lease.
 func (t reportingLease) Update(ctx context.Context, lease *coordinationv1.Lease, o metav1.UpdateOptions) (*coordinationv1.Lease, error) {
+	ctx, cancel := context.WithTimeout(ctx, kube.Timeout)
+	defer cancel()
 	now, err := t.LeaseInterface.Update(ctx, lease, o)
 	if err = kube.VerifyLease(now, err, lease.Name); err == nil && holderOf(now) != holderOf(lease) {
 		err = kube.ErrNotLease
