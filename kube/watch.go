@@ -24,7 +24,8 @@ const (
 	// requests up to twice that. With client-go's default of five to ten minutes, most of an
 	// idle host's requests would be new watches.
 	watchTimeout = 30 * time.Minute
-	// listTimeout bounds one LIST, and how long a watch may outlast what was asked for.
+	// listTimeout bounds one LIST, how long a watch may take to begin, and how long it may outlast
+	// what was asked for.
 	listTimeout = time.Minute
 	// CatchUp is how long a watch has to be established before the objects that a [Watch]
 	// holds count as current. The events that were missed arrive right after its start. A
@@ -263,7 +264,15 @@ func (w *Watch[O, T]) watch(ctx context.Context, o metav1.ListOptions) (watch.In
 	}
 	o.FieldSelector = w.opts.FieldSelector
 	bounded, cancel := context.WithTimeout(ctx, 2*watchTimeout+listTimeout)
+	// A proxy may take the request and never answer it.
+	late := time.AfterFunc(listTimeout, cancel)
 	stream, err := w.watchFunc(bounded, o)
+	if !late.Stop() {
+		if err == nil {
+			stream.Stop()
+		}
+		err = fmt.Errorf("no answer within %v", listTimeout)
+	}
 	if err != nil {
 		cancel()
 		err = fmt.Errorf("watching %s: %w", w.opts.Name, err)

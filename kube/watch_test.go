@@ -6,7 +6,10 @@ import (
 	"maps"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -102,6 +105,37 @@ func shows(t *testing.T, v *nodes, uid, version string) {
 	case string(n.UID) != uid || n.ResourceVersion != version || n.Labels["version"] != version:
 		t.Errorf("the Watch contains n1 as %s at %s, expected %q at %q", n.UID, n.ResourceVersion, uid, version)
 	}
+}
+
+// unanswered is a server that answers lists, and takes watches without an answer.
+type unanswered struct{ canned }
+
+func (*unanswered) Watch(ctx context.Context, _ metav1.ListOptions) (watch.Interface, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// TestWatchThatDoesNotBegin checks that a watch is an error if its request is not answered. Otherwise, what is held would count as
+// what the API server has, for an hour.
+func TestWatchThatDoesNotBegin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		list := &corev1.NodeList{ListMeta: metav1.ListMeta{ResourceVersion: "20"}}
+		v := newNodes(&unanswered{canned{list: list}}, nil, nil)
+		ctx, stop := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { v.Run(ctx) })
+		time.Sleep(listTimeout - time.Second)
+		if err := v.Err(); !v.Listed() || err != nil {
+			t.Errorf("listed %t, %v", v.Listed(), err)
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if err := v.Err(); err == nil || err.Error() != "watching nodes: no answer within 1m0s" {
+			t.Errorf("%v after a minute without an answer", err)
+		}
+		stop()
+		running.Wait()
+	})
 }
 
 func TestAnswersOverlayTheWatch(t *testing.T) {
