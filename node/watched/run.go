@@ -21,7 +21,7 @@ import (
 // block. Only one call of Run may run at a time.
 func (w *Watcher) Run(ctx context.Context, notify func()) {
 	d := dirwatch.New(w.hint)
-	defer d.Close()
+	defer func() { go d.Close() }() // it waits for a read that hangs
 	w.run(ctx, d, notify)
 }
 
@@ -72,14 +72,28 @@ func (w *Watcher) nextDue() time.Time {
 }
 
 // readRoots reads the roots that have settled and those that were never read. With all, it reads
-// every root. With now, the report includes changes that have not settled.
+// every root. With now, the report includes changes that have not settled. It returns when ctx ends,
+// even if a read hangs, as on a network file system without its server. No other read begins then.
 func (w *Watcher) readRoots(ctx context.Context, all, now bool) {
 	select {
 	case w.reading <- struct{}{}:
-		defer func() { <-w.reading }()
 	case <-ctx.Done():
 		return
 	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer func() { <-w.reading }()
+		w.readEach(ctx, all, now)
+	}()
+	select {
+	case <-done:
+	case <-ctx.Done():
+	}
+}
+
+// readEach is readRoots for a caller that reads alone, and may wait for the file system.
+func (w *Watcher) readEach(ctx context.Context, all, now bool) {
 	w.mu.Lock()
 	names := slices.Sorted(maps.Keys(w.roots))
 	w.mu.Unlock()
@@ -120,12 +134,14 @@ func (w *Watcher) readRoot(ctx context.Context, name string, all, now bool) {
 	if !read {
 		return
 	}
+	ended := w.expectEnd(r)
 	found, grew, blind, err := w.readFiles(ctx, r, h, old)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	ended()
 	if ctx.Err() != nil {
 		return
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
 	w.setProblem(r, err)
 	if err != nil {
 		r.readSince(began)
@@ -136,6 +152,37 @@ func (w *Watcher) readRoot(ctx context.Context, name string, all, now bool) {
 		r.changed(time.Now()) // changes in the new directory were not reported
 	}
 	w.take(r, found, began, now)
+}
+
+// hangsAfter is how long the read of a root may take before that is a [Problem].
+const hangsAfter = time.Minute
+
+// errHangs is the problem of a root whose read hangs.
+var errHangs = fmt.Errorf("its read has not ended within %v; does the server of its file system answer?", hangsAfter)
+
+// expectEnd makes it a problem if the read of a root hangs, until the caller calls ended, with mu held.
+func (w *Watcher) expectEnd(r *root) (ended func()) {
+	over := false
+	timer := time.AfterFunc(hangsAfter, func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if over {
+			return
+		}
+		w.hangs = r
+		w.Log.Warn("the read of a watched path or unit hangs; lockkeeper reads no other one before it ends", "source", r.source(), "name", r.name)
+		w.update()
+	})
+	return func() {
+		timer.Stop()
+		over = true
+		if w.hangs == nil {
+			return
+		}
+		w.hangs = nil
+		w.Log.Info("the read of a watched path or unit that hung has ended", "source", r.source(), "name", r.name)
+		w.update()
+	}
 }
 
 // readFiles reads the files of a root. old is the result of the previous read. grew and blind

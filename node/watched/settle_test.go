@@ -160,6 +160,78 @@ func TestNeverSettles(t *testing.T) {
 	})
 }
 
+// hangs is an inotify that does not answer for one root, as on a network file system without its server.
+type hangs struct{ answer chan struct{} } // nil: it answers
+
+func (h *hangs) Watch(name, _ string, _ []string, _ bool) (bool, error) {
+	if h.answer != nil && name == key {
+		<-h.answer
+	}
+	return false, nil
+}
+
+// TestReadHangs checks that a read that hangs blocks neither a commit nor the end of the process for longer than its context
+// lasts, and that it is a problem.
+func TestReadHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, h := newBench(t), &hangs{}
+		b.options.Settle = 0
+		b.write("etc/dir/a", "before")
+		b.write("etc/other", "before")
+		w := b.new()
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			w.run(ctx, h, func() {})
+		}()
+		w.Watch([]string{key}, nil, nil)
+		synctest.Wait()
+		expect := func(want ...string) {
+			t.Helper()
+			var got []string
+			for _, p := range w.Report().Problems {
+				got = append(got, p.Error())
+			}
+			if r := w.Report(); r.Unread || !slices.Equal(got, want) {
+				t.Fatalf("unread %t, problems %q, expected %q", r.Unread, got, want)
+			}
+		}
+		expect()
+
+		h.answer = make(chan struct{})
+		refresh := func(want string) {
+			t.Helper()
+			ctx, stop := context.WithTimeout(t.Context(), 10*time.Second)
+			defer stop()
+			if err := w.Refresh(ctx); err == nil || err.Error() != "reading the watched files: "+want {
+				t.Errorf("error %v, expected %q", err, want)
+			}
+		}
+		refresh("context deadline exceeded")
+		expect()
+		later(time.Minute)
+		expect("File /etc/dir: its read has not ended within 1m0s; does the server of its file system answer?")
+		refresh("File /etc/dir: its read has not ended within 1m0s; does the server of its file system answer?")
+		w.Watch([]string{key, "/etc/other"}, nil, nil)
+		expect("File /etc/dir: its read has not ended within 1m0s; does the server of its file system answer?",
+			"File /etc/other: not read yet, because the read of /etc/dir hangs")
+		close(h.answer)
+		later(time.Second)
+		expect()
+		b.write("etc/dir/a", "after")
+		must(t, w.Refresh(t.Context()))
+		b.expect(w, "/etc/dir/a=…")
+
+		h.answer = make(chan struct{})
+		w.hint(key)
+		later(time.Minute)
+		cancel()
+		<-done
+		close(h.answer)
+	})
+}
+
 // TestRefreshDoesNotWait checks that a commit does not wait until the files have settled.
 func TestRefreshDoesNotWait(t *testing.T) {
 	for name, h := range map[string]hints{"inotify": deaf{}, "no inotify": nil} {

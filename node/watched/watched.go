@@ -132,6 +132,7 @@ type Watcher struct {
 	unsaved bool              // the baseline differs from the file
 	saveErr error             // why the baseline could not be written
 	hints   hints             // nil while Run does not run
+	hangs   *root             // whose read hangs; usually nil
 	report  Report
 	notify  func()
 }
@@ -219,18 +220,19 @@ func (w *Watcher) Report() Report {
 // settled. The error names what could not be read.
 func (w *Watcher) Refresh(ctx context.Context) error {
 	w.readRoots(ctx, true, true)
-	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("reading the watched files: %w", err)
-	}
 	report := w.Report()
-	if report.Unread {
-		return errors.New("the files to watch are not known yet")
-	}
 	var errs []error
 	for _, p := range report.Problems {
 		errs = append(errs, p)
 	}
-	return errors.Join(errs...)
+	err := errors.Join(errs...)
+	switch {
+	case ctx.Err() != nil:
+		return fmt.Errorf("reading the watched files: %w", cmp.Or(err, ctx.Err()))
+	case report.Unread:
+		return errors.New("the files to watch are not known yet")
+	}
+	return err
 }
 
 // WaitSettled waits until the paths and units of the changes have settled, and then reads
@@ -326,9 +328,13 @@ func (w *Watcher) update() {
 	now := Report{Changes: w.changes(), Unread: !w.asked}
 	for _, name := range slices.Sorted(maps.Keys(w.roots)) {
 		switch r := w.roots[name]; {
+		case r == w.hangs: // even if no rule names it any more: no other root is read meanwhile
+			now.Problems = append(now.Problems, Problem{r.source(), name, errHangs})
 		case !r.named:
 		case r.problem != nil:
 			now.Problems = append(now.Problems, Problem{r.source(), name, r.problem})
+		case r.seen == nil && w.hangs != nil:
+			now.Problems = append(now.Problems, Problem{r.source(), name, fmt.Errorf("not read yet, because the read of %s hangs", w.hangs.name)})
 		case r.seen == nil:
 			now.Unread = true
 		}
