@@ -351,8 +351,8 @@ a = 1
 		if tool == Kured && !strings.Contains(text, steps) {
 			t.Errorf("the steps are not\n%s", steps)
 		}
-		save, making := strings.Index(text, "1. Save the policies and the host's file"), strings.LastIndex(text, " -o toml >")
-		if stops := strings.Index(text, "\n"+stop); tool != Locksmith && (save < 0 || making > stops) {
+		found, making := strings.Contains(text, "1. Save the policies and the host's file"), strings.LastIndex(text, " -o toml >")
+		if stops := strings.Index(text, "\n"+stop); tool != Locksmith && (!found || making > stops) {
 			t.Errorf("%s: the host's file is not saved before the workloads, of which it is made, may be deleted:\n%s", tool, text)
 		}
 		if strings.Contains(text, "No workload") || strings.Contains(text, "lockkeeper.toml on each host ==") || !strings.Contains(text, "\n"+stop) || !strings.Contains(text, "\n# From x.\n") {
