@@ -3,11 +3,13 @@ package drain
 import (
 	"context"
 	"errors"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 	"unicode/utf8"
 
@@ -134,6 +136,32 @@ func TestAnEvictionIsOneRequest(t *testing.T) {
 			t.Errorf("%d: %+v", code, a)
 		}
 	}
+}
+
+// slow is an API server whose webhooks take as long as they may.
+type slow struct{}
+
+func (slow) RoundTrip(r *http.Request) (*http.Response, error) {
+	select {
+	case <-time.After(30 * time.Second):
+	case <-r.Context().Done():
+		return nil, r.Context().Err()
+	}
+	return &http.Response{StatusCode: 201, Header: http.Header{"Content-Type": {"application/json"}}, Request: r,
+		Body: io.NopCloser(strings.NewReader(`{"kind":"Status","apiVersion":"v1","status":"Success"}`))}, nil
+}
+
+// TestASlowWebhook checks that the drain waits for the answer of an API server whose webhooks take 30 s, the most that they may.
+func TestASlowWebhook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, err := kubernetes.NewForConfigAndClient(&rest.Config{Host: "http://api.invalid"}, &http.Client{Transport: slow{}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a := (apiEvictor{client: c}).evict(t.Context(), facts{Pod: Pod{Namespace: "default", Name: "a", UID: "u"}}); a.kind != accepted {
+			t.Errorf("%+v", a)
+		}
+	})
 }
 
 // proxied returns a client to which a proxy answers every request with 200 and JSON of its own.

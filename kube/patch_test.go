@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -347,6 +348,24 @@ func TestSettle(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestSettlePauses checks that an outage of an hour does not delay the end of an uncertain write by more than ten seconds.
+func TestSettlePauses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		away := roundTripper(func(*http.Request) (*http.Response, error) { return nil, errors.New("away") })
+		client, err := newAPI(&rest.Config{Host: "http://api.invalid"}, &http.Client{Transport: away})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		last, longest := time.Now(), time.Duration(0)
+		_, _ = Settle(ctx, client, cordon, func(error) { longest, last = max(longest, time.Since(last)), time.Now() })
+		if longest != 10*time.Second {
+			t.Errorf("the longest pause is %v, expected 10s", longest)
+		}
+	})
 }
 
 func TestSettleEndsWithItsContext(t *testing.T) {
