@@ -71,35 +71,24 @@ func (r *record) credentialChanged(kube.State) {
 	r.republish()
 }
 
-// setMetricsErr takes in why metrics and health are not served.
-func (r *record) setMetricsErr(problem string) {
+// set stores why something does not work in one of the record's fields; "" if it works.
+func (r *record) set(field *string, problem string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.metricsErr != problem {
-		r.metricsErr = problem
+	if *field != problem {
+		*field = problem
 		r.write()
 	}
 }
+
+// setMetricsErr takes in why metrics and health are not served.
+func (r *record) setMetricsErr(problem string) { r.set(&r.metricsErr, problem) }
 
 // setFleetLockErr takes in why FleetLock is not served.
-func (r *record) setFleetLockErr(problem string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.fleetLockErr != problem {
-		r.fleetLockErr = problem
-		r.write()
-	}
-}
+func (r *record) setFleetLockErr(problem string) { r.set(&r.fleetLockErr, problem) }
 
 // setConfigErr takes in why the last reload changed nothing, "" if it did not fail.
-func (r *record) setConfigErr(problem string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.configErr != problem {
-		r.configErr = problem
-		r.write()
-	}
-}
+func (r *record) setConfigErr(problem string) { r.set(&r.configErr, problem) }
 
 func (r *record) setReady() {
 	r.mu.Lock()
