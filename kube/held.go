@@ -235,7 +235,7 @@ func (s store[O, T]) Replace(objs []any, at string) error {
 		w.newest = at
 	}
 	matters := !w.listed || w.err != nil || !maps.EqualFunc(held, w.held, func(is, was entry[T]) bool { return w.same(was.value, is.value) })
-	w.held, w.listed, w.err, w.current, w.fresh = held, true, nil, w.askedAt, true
+	w.held, w.listed, w.err, w.current = held, true, nil, w.askedAt
 	w.sorted = nil
 	w.mu.Unlock()
 	if rewound {

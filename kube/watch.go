@@ -104,8 +104,7 @@ type Watch[O Object, T any] struct {
 	// current is the last time at which the held objects were certainly up to date. since
 	// is when the established watch began; zero if there is none.
 	current, since time.Time
-	fresh          bool // no watch has begun since the last list
-	server         any  // what Server returned before the last list
+	server         any // what Server returned before the last list
 
 	// stream is the established watch, heardAt when it brought something last, and silence
 	// the timer that restarts it. bookmarks is whether watches are known to bring bookmarks.
@@ -239,28 +238,17 @@ func VerifyList(list metav1.ListInterface) error {
 // watch watches for the reflector. If a watch starts from a version that the store
 // has not reached yet, because the store went back in time, the API server sends
 // nothing until the store reaches it, and the reflector would wait for hours. So
-// before each watch but the first after a list, watch asks for the store's version.
-// If the store is behind, the reflector lists again, and Replace sees that the list
-// is older than what was known. It also lists again if the list was another server's.
+// watch asks for the store's version once the watch has begun: before, the store may
+// still go back. If the store is behind, the reflector lists again, and Replace sees
+// that the list is older than what was known. It also lists again if the list was
+// another server's.
 func (w *Watch[O, T]) watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 	server := w.opts.Server()
 	w.mu.Lock()
-	fresh := w.fresh
-	w.fresh = false
 	moved := server != w.server
 	w.mu.Unlock()
 	if moved {
 		return nil, errMoved
-	}
-	if !fresh {
-		_, now, err := w.ask(ctx, metav1.ListOptions{Limit: 1})
-		if err != nil {
-			return nil, err
-		}
-		if surelyNewer(o.ResourceVersion, now) {
-			return nil, apierrors.NewResourceExpired(fmt.Sprintf(
-				"the API server's store is at %s and was at %s before: it went back in time", now, o.ResourceVersion))
-		}
 	}
 	o.FieldSelector = w.opts.FieldSelector
 	bounded, cancel := context.WithTimeout(ctx, 2*watchTimeout+listTimeout)
@@ -279,10 +267,18 @@ func (w *Watch[O, T]) watch(ctx context.Context, o metav1.ListOptions) (watch.In
 		w.answered(ctx, err)
 		return nil, err
 	}
-	if w.opts.Server() != server { // the request may have reached either
+	_, now, err := w.ask(ctx, metav1.ListOptions{Limit: 1})
+	switch {
+	case w.opts.Server() != server: // the requests may have reached either
+		err = errMoved
+	case err == nil && surelyNewer(o.ResourceVersion, now):
+		err = apierrors.NewResourceExpired(fmt.Sprintf(
+			"the API server's store is at %s and was at %s before: it went back in time", now, o.ResourceVersion))
+	}
+	if err != nil {
 		stream.Stop()
 		cancel()
-		return nil, errMoved
+		return nil, err
 	}
 	w.mu.Lock()
 	w.since = time.Now()

@@ -166,6 +166,8 @@ var watchSteps = []step{
 	{name: "events of the past", request: "EVENTS past 5"},
 	{name: "watch from any version", request: "WATCH any " + maps1 + "?watch=true&resourceVersion=0&timeoutSeconds=2"},
 	{name: "events from any version", request: "EVENTS any 5"},
+	{name: "watch from a version that the store has not reached", request: "WATCH ahead " + maps1 + "?watch=true&resourceVersion=99999999&timeoutSeconds=2"},
+	{name: "its end without events", request: "END ahead"},
 	{name: "watch from now", request: "WATCH now " + maps1 + "?watch=true&timeoutSeconds=2"},
 	{name: "events from now", request: "EVENTS now 5"},
 	{name: "watch a streamed list", request: "WATCH stream " + maps1 + "?watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true&timeoutSeconds=2"},
