@@ -41,11 +41,12 @@ func StateAttr(state v1alpha1.State) slog.Attr {
 	return slog.Group("", "state", state.String(), journalMeans, d.Means, journalDo, d.Do)
 }
 
-// HeldLevel returns the level at which to log that a node is held: a warning if a person has to do something.
+// HeldLevel returns the level at which to log that a node is held: a warning if a person has to do something. Every host is
+// Unhealthy for a while after its boot; one that stays so fails its turn, and that is an error.
 func HeldLevel(reason v1alpha1.Reason) slog.Level {
 	switch reason {
 	case v1alpha1.ReasonFailed, v1alpha1.ReasonOverdue, v1alpha1.ReasonHostSilent, v1alpha1.ReasonForbidden, v1alpha1.ReasonNoCoordinator,
-		v1alpha1.ReasonHookFailed, v1alpha1.ReasonUnhealthy, v1alpha1.ReasonUnknownState, v1alpha1.ReasonVersionSkew, v1alpha1.ReasonInvalidPolicy:
+		v1alpha1.ReasonHookFailed, v1alpha1.ReasonUnknownState, v1alpha1.ReasonVersionSkew, v1alpha1.ReasonInvalidPolicy:
 		return slog.LevelWarn
 	}
 	return slog.LevelInfo

@@ -21,9 +21,22 @@ import (
 	_ "unsafe" // for go:linkname
 
 	"github.com/coreos/go-systemd/v22/journal"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
 const id = "8d3ef5b2c1a04f7e9b6d2a1c0f3e4d5b"
+
+// TestHeldLevel: a warning is for a person. A host that starts after its reboot is Unhealthy, and needs none.
+func TestHeldLevel(t *testing.T) {
+	for reason, want := range map[v1alpha1.Reason]slog.Level{
+		v1alpha1.ReasonUnhealthy: slog.LevelInfo, v1alpha1.ReasonBudget: slog.LevelInfo, v1alpha1.ReasonOverdue: slog.LevelWarn,
+	} {
+		if got := HeldLevel(reason); got != want {
+			t.Errorf("%s: %v, expected %v", reason, got, want)
+		}
+	}
+}
 
 func TestText(t *testing.T) {
 	var out bytes.Buffer

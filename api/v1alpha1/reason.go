@@ -166,8 +166,8 @@ func (r Reason) Ends() bool {
 const (
 	// ReasonNoCoordinator: the host wants something and no coordinator answers.
 	ReasonNoCoordinator Reason = "NoCoordinator"
-	// ReasonForbidden: the API server refuses what the host, or the
-	// coordinator for it, has to write.
+	// ReasonForbidden: the API server refuses a request of the host, or of the
+	// coordinator about it, or the host's credential.
 	ReasonForbidden Reason = "Forbidden"
 )
 
@@ -289,14 +289,14 @@ var reasonDocs = []ReasonDoc{
 	{ReasonHalted, "more nodes failed than the policy allows, so nothing is granted", "see why the nodes failed; `lockkeeper retry NODE` for each once it is repaired"},
 	{ReasonBackoff, "the node's last turn was backed out; the node tries again later, after all others", "see the reason in lockkeeper.dev/last; `lockkeeper retry NODE` lets it try at once"},
 	{ReasonTurnLimit, "the node has had as many turns within 24 hours as its policy's rollout.maxTurnsPerDay allows", "find out from its changes and the host's journal why it needs so many; then `lockkeeper retry NODE` for one more, or raise the limit in its policy"},
-	{ReasonNotReady, "the node is not Ready", "repair its kubelet"},
+	{ReasonNotReady, "the node is not Ready, or its host has not seen its Node yet", "repair its kubelet; if the host cannot read its Node, its status line says why"},
 	{ReasonVersionSkew, "the host's protocol is neither the coordinator's nor the one before", "upgrade lockkeeper on the host, or on the coordinators' hosts"},
 	{ReasonHandover, "a new leader settles the turns that it found, or waits for the outcome of a write", "nothing if it lasts seconds; if it lasts longer, check the node that the detail and the Event Unsettled name"},
 	{ReasonNoPolicy, "no policy selects the node", "label the node, or widen a policy's nodeSelector"},
 	{ReasonInvalidPolicy, "the policy that selects the node is invalid", "see the policy's status, which names the field and what to write instead"},
 	{ReasonWouldGrant, "the policy's mode is Observe; the node would be granted a turn now", "set the policy's mode to Act"},
 	{ReasonCanary, "the policy waits until the nodes of another policy have run the OS version for a while (rollout.after)", "nothing while those nodes are on their way; otherwise repair the node that the detail names, or take it out with lockkeeper.dev/managed=false, or change rollout.after"},
-	{ReasonGateClosed, "a gate of the policy is closed", "see which query returns something"},
+	{ReasonGateClosed, "a gate of the policy is closed", "see the detail: which query returns something, or why Prometheus has not answered it"},
 	{ReasonStopped, "the emergency stop is set, or the Lease is missing", "`lockkeeper resume --cluster`; if the Lease is missing, `lockkeeper init`"},
 	{ReasonPaused, "an admin has paused the node or its policy", "`lockkeeper resume NODE`, or set paused: false in its policy"},
 	{ReasonDetached, "an admin has detached the node: it belongs to another owner, and lockkeeper writes nothing to it", "nothing while it has another owner; `lockkeeper attach NODE` gives it back to lockkeeper"},
@@ -308,8 +308,8 @@ var reasonDocs = []ReasonDoc{
 	{ReasonInvalidRecord, "the annotation lockkeeper.dev/host cannot be read or is larger than 16 KiB, so the node is granted nothing", "see the detail and the host's journal; if lockkeeper did not write it, treat the host as compromised"},
 	{ReasonOwnCordonLeft, "a node that is in no turn has a cordon of lockkeeper's", "nothing; the coordinator uncordons the node"},
 	{ReasonSourceUnreadable, "a source of changes has not been read in this boot, or it or the policies cannot be read now", "see the host's journal, which names the source; or the coordinator's, if it cannot read the policies"},
-	{ReasonInhibited, "a process on the host holds a block inhibitor against a shutdown", "on the host: systemd-inhibit --list"},
-	{ReasonSessions, "a user is logged in on the host and has been warned", "nothing; the delay is bounded by session_delay"},
+	{ReasonInhibited, "a process on the host holds a block inhibitor against a shutdown, or logind does not say whether one does", "on the host: systemd-inhibit --list; if logind does not answer: systemctl status systemd-logind"},
+	{ReasonSessions, "a user is logged in on the host and has been warned, or logind does not say whether one is", "nothing; the delay is bounded by session_delay. If logind does not answer, on the host: systemctl status systemd-logind"},
 	{ReasonFleetLock, "the FleetLock client on the host (Zincati) is to reboot it: it has not asked for permission again, or has it and has not rebooted yet", "nothing for some minutes; then see the client's journal (journalctl -u zincati). If it has permission and does not reboot, reboot the host by hand"},
 	{ReasonLoadBalancerDelay, "the node is cordoned and excluded from load balancers, and they get time to stop sending traffic to it before its first pod is evicted", "nothing; the delay is bounded by drain.loadBalancerDelay of the policy"},
 	{ReasonHostPaused, "paused is set in the host's file", "clear paused in /etc/lockkeeper/lockkeeper.toml and reload"},
@@ -320,7 +320,7 @@ var reasonDocs = []ReasonDoc{
 	{ReasonOtherManager, "another program works on the node, as a mark on the Node says (docs/other-owners.md), so it gets no turn; or another reboot manager is active on the host, so the host commits nothing: kured, FLUO's agent, locksmithd, Zincati, rebootmgr, unattended-upgrades with Automatic-Reboot, or the owner of /run/update-engine/coordinator.conf", "wait until the named owner is done, and remove a mark that it has left behind; to switch a reboot manager off, use the command that systemctl status lockkeeper names on the host"},
 	{ReasonDrainBlocked, "the host has pods that its policy's drain must not evict (drain.block, drain.unmanaged or drain.emptyDir), so the node gets no turn; or such a pod came after the grant, and the turn was backed out before the cordon", "nothing: the node gets its turn once the pods that the host names are gone; or end them, or change drain in its policy"},
 	{ReasonNoCoordinator, "the host wants something and no coordinator answers", "check that a host has the coordinator's kubeconfig and holds the Lease"},
-	{ReasonForbidden, "the API server refuses what the host, or the coordinator for it, has to write", "apply the manifests; see the host's and the coordinator's journal for the API server's message; it names an admission webhook that refused"},
+	{ReasonForbidden, "the API server refuses a request of the host, or of the coordinator about it, or the host's credential", "see the host's and the coordinator's journal for the API server's message: apply the manifests, fix the admission webhook that it names, or renew the kubelet's credential"},
 	{ReasonUncordoned, "a user uncordoned the node during the turn, so the turn was backed out", "pause or detach a node that is to stay as it is"},
 	{ReasonWantGone, "the want vanished, or fell below what the state needs", "nothing; the node returns to service"},
 	{ReasonPlanChanged, "the grant is not for the steps that the host has published, the plan needs a drain now and the turn has none, or the turn is past a drain to which the host has not committed", "nothing; the next turn is granted for the present plan. If it happens again, find out who else writes the annotation `grant`"},
@@ -330,8 +330,8 @@ var reasonDocs = []ReasonDoc{
 	{ReasonApplyFailed, "a unit could not be reloaded or restarted", "see the unit in the host's journal"},
 	{ReasonNotUpdated, "the OS version after the boot is the old one: a rollback, or a crash", "find out why the new version did not boot; then `lockkeeper retry NODE`"},
 	{ReasonStillWanted, "the change is still there after the boot, or the file has changed again while it was applied", "find out why: a unit of the plan may write the file; then `lockkeeper retry NODE`"},
-	{ReasonUnhealthy, "the host did not become healthy in time after the boot", "see boot-complete.target and the units named in [health]; if the host recovers, the turn continues"},
-	{ReasonUnmanaged, "the node is not managed: an admin set lockkeeper.dev/managed=false, or managed_by_default is false in its host's file", "nothing if that is intended; to manage it again: `lockkeeper manage NODE`"},
+	{ReasonUnhealthy, "the host is not healthy yet after its boot, or was not healthy within [health] timeout, so the turn failed", "nothing while the host starts up; if it lasts, see boot-complete.target, the kubelet and the units named in [health]. If the host recovers, the turn continues"},
+	{ReasonUnmanaged, "the node is not managed: an admin set lockkeeper.dev/managed=false, managed_by_default is false in its host's file, or its host leaves (`lockkeeper leave --this-host`)", "nothing if that is intended; to manage it again: `lockkeeper manage NODE`"},
 	{ReasonOverBudget, "a new leader found more turns under way than the budget allows and backed this one out", "nothing; the node gets another turn"},
 	{ReasonReplaced, "the Node object was deleted and created again during the turn", "nothing; the node starts over"},
 	{ReasonCleared, "an admin's retry ended a turn that had failed or was overdue", "nothing"},
