@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"log/slog"
 	mathrand "math/rand/v2"
 	"strings"
 	"sync"
@@ -17,9 +16,7 @@ import (
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
-	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/kube"
-	"lockkeeper.dev/lockkeeper/systemd"
 )
 
 // connect uses the credential's current client. It is a new client if the server, its
@@ -186,11 +183,11 @@ func (c *candidate) freeLastTerm(ctx context.Context, lease *coordinationv1.Leas
 	if err != nil {
 		// A conflict means that the Lease has changed. Another error, that it may have. The next
 		// campaign reads it again.
-		c.log.Info("cannot free the Lease of this host's process that died; it expires by itself", "epoch", dead, "err", err)
+		c.log.Info("cannot free the Lease that this host's earlier process held when it died; it expires by itself", "epoch", dead, "err", err)
 		return lease
 	}
 	c.LastEpoch = ""
-	c.log.Info("freed the Lease of this host's process that died", "epoch", dead)
+	c.log.Info("freed the Lease that this host's earlier process held when it died", "epoch", dead)
 	return after
 }
 
@@ -202,7 +199,7 @@ func (c *candidate) wentBack() {
 	c.mu.Lock()
 	c.rewound = time.Now()
 	c.mu.Unlock()
-	systemd.LogEvent(c.log, slog.LevelWarn, v1alpha1.MessageTrouble, "the API server's store went back in time: it was restored from a backup, or a user restored an old Lease; "+
+	c.log.Warn("the API server's store went back in time: it was restored from a backup, or a user restored an old Lease; " +
 		"the next leader lists everything again and grants nothing until the nodes have settled")
 }
 

@@ -76,7 +76,7 @@ type Options struct {
 type Status struct {
 	Candidate bool   // the host has a credential and campaigns
 	Leader    bool   // the host holds the Lease
-	Why       string // why it does not campaign or lead, or cannot decide
+	Why       string // why it does not campaign or lead, or what keeps a leader from deciding or granting
 	Blocked   bool   // a user has to fix Why
 	Epoch     string // the current term, if Leader
 }
@@ -168,7 +168,7 @@ func (c *candidate) say(s Status) {
 	}
 	switch {
 	case s.Leader && s.Blocked:
-		systemd.LogEvent(c.log, slog.LevelWarn, v1alpha1.MessageTrouble, "coordinates, and cannot decide", append(attrs, "epoch", s.Epoch, "err", s.Why)...)
+		systemd.LogEvent(c.log, slog.LevelWarn, v1alpha1.MessageTrouble, "coordinates, with a problem: "+s.Why, append(attrs, "epoch", s.Epoch, "err", s.Why)...)
 	case s.Leader:
 		systemd.LogEvent(c.log, slog.LevelInfo, v1alpha1.MessageElected, "coordinates", append(attrs, "epoch", s.Epoch)...)
 	case was.Leader:

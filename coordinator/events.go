@@ -154,7 +154,7 @@ func (e *events) write(about *corev1.ObjectReference, reason, note string) {
 		e.losing = e.losing && len(e.queue) > maxEvents/2
 	default:
 		if !e.losing {
-			e.log.Warn("there are more Events than can be written; the journal and the Nodes have all of it", "first_lost", reason, "about", about.Name)
+			e.log.Warn("Events are lost, because there are more than the coordinator can write; the journal and the Nodes have what they say", "first_lost", reason, "about", about.Name)
 		}
 		e.losing = true
 	}

@@ -3,6 +3,7 @@ package coordinator
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"time"
 
@@ -130,11 +131,14 @@ func (c *candidate) lead(ctx, elected context.Context, node string, lock *termLo
 
 // ended returns why the term ended, as text for users.
 func ended(term context.Context) string {
-	why := context.Cause(term)
-	if why == nil || errors.Is(why, context.Canceled) || why == errTermOver {
+	switch why := context.Cause(term); {
+	case why == nil, why == errTermOver:
 		return "its term ended; it campaigns again"
+	case errors.Is(why, context.Canceled): // only the caller of Run cancels a term without another cause
+		return "its term ended: lockkeeper stops, or the host shuts down"
+	default:
+		return "its term ended: " + strings.TrimPrefix(why.Error(), errTermOver.Error()+": ")
 	}
-	return "its term ended: " + why.Error()
 }
 
 func (l *leader) wake() {

@@ -1,12 +1,30 @@
 package coordinator
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"testing"
 	"testing/synctest"
 	"time"
 )
+
+// TestWhyATermEnded checks that the journal of a host that stops or reboots does not say that it campaigns again.
+func TestWhyATermEnded(t *testing.T) {
+	for want, cause := range map[string]error{
+		"its term ended; it campaigns again":                       errTermOver,
+		"its term ended: the Lease is gone":                        fmt.Errorf("%w: %w", errTermOver, errors.New("the Lease is gone")),
+		"its term ended: lockkeeper stops, or the host shuts down": context.Canceled,
+		"its term ended: reading lease lockkeeper/lockkeeper: bad": errors.New("reading lease lockkeeper/lockkeeper: bad"),
+	} {
+		term, cancel := context.WithCancelCause(t.Context())
+		cancel(cause)
+		if got := ended(term); got != want {
+			t.Errorf("%v: %q, expected %q", cause, got, want)
+		}
+	}
+}
 
 // TestRefusalsAreForgotten checks that the memory of a refusal ends, because an autoscaler creates and deletes Nodes
 // with ever new names.

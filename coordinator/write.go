@@ -190,7 +190,7 @@ func (l *leader) written(ctx context.Context, n *turn.Node, p kube.Patch, v *rol
 		l.view.Forget(p.Node, p.ResourceVersion)
 		l.wake()
 	case kube.Refused:
-		systemd.LogEvent(l.log, slog.LevelError, v1alpha1.MessageWriteRefused, "the API server refuses a decision", "node", n.Name, "err", err, "again_in", refusedFor)
+		systemd.LogEvent(l.log, slog.LevelError, v1alpha1.MessageWriteRefused, "the API server refuses a write to the Node; the coordinator tries it again later", "node", n.Name, "err", err, "again_in", refusedFor)
 		l.events.reportRefused(n, l.client.Explain(err).Text)
 		l.leaveAlone(n.Name, refusedFor, err, v.Move == nil)
 	case kube.Unknown:

@@ -190,7 +190,7 @@ const (
 	MessageHooksFailed MessageID = "9f949b47feb14ce1b8b9f92daf5b80c4"
 	// MessageHooksOverdue: hook units take longer than [hooks] timeout, and are waited for.
 	MessageHooksOverdue MessageID = "5ac57ccf402f4ae3ab16a7dbd7435821"
-	// MessageTrouble: the host's loop cannot continue for now.
+	// MessageTrouble: the host's loop cannot continue for now, or a leader cannot decide or grant.
 	MessageTrouble MessageID = "b7956d4cc98043719367efe7de46dfc3"
 	// MessageGranted: the coordinator grants a turn.
 	MessageGranted MessageID = "9d7478535c2b48809699e5798a3c5f7d"
@@ -204,7 +204,7 @@ const (
 	MessageStopped MessageID = "f204105fee214ccda5fcc7798cda5e81"
 	// MessageStopOver: the emergency stop is over.
 	MessageStopOver MessageID = "b8498bd2ca3e4cc1962c2a1968d19fb8"
-	// MessageWriteRefused: the API server refuses a decision of the coordinator's.
+	// MessageWriteRefused: the API server refuses a write of the coordinator's.
 	MessageWriteRefused MessageID = "0c3b3336519541ad967a585039f78da0"
 	// MessageCredentialRenewed: the coordinator's token was renewed.
 	MessageCredentialRenewed MessageID = "390881b88c0b4399ac88dab77ede745c"

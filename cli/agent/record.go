@@ -151,7 +151,7 @@ func (r *record) problem(credential *kube.State) (text string, urgent bool) {
 	}
 	switch {
 	case r.role.Blocked && r.role.Leader:
-		text = "cannot decide: " + r.role.Why
+		text = r.role.Why // it begins with "it leads"
 	case r.role.Blocked:
 		text = "does not coordinate: " + r.role.Why
 	}
