@@ -159,7 +159,7 @@ func (h *Host) readNode(ctx context.Context) (*corev1.Node, error) {
 		return obj, nil
 	}
 	if n := h.view.Get(h.name); n != nil && n.ResourceVersion == known && (obj.ResourceVersion != known || !sameNode(obj, n)) {
-		return nil, fmt.Errorf("the API server has version %s of Node %s, and its watch has shown another version %s: its store was set back, and the watch does not show that yet",
+		return nil, fmt.Errorf("the API server has version %s of Node %s, and its watch has shown another version %s: its store went back in time, and the watch does not show that yet",
 			obj.ResourceVersion, h.name, known)
 	}
 	return obj, nil

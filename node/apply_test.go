@@ -82,7 +82,7 @@ func TestApplyUnreadAfterwards(t *testing.T) {
 	must(t, os.Symlink("loop", filepath.Join(h.Root, "etc/loop")))
 	applies(t, h)
 	for path, want := range map[string]step.Work{
-		"/etc/a": done, "no/path": done, "/etc/loop/a": {Running: true, Detail: "what the plan was for to be readable"},
+		"/etc/a": done, "no/path": done, "/etc/loop/a": {Running: true, Detail: "the check whether what it applied has changed again, which cannot be read"},
 	} {
 		h.watched.Watch([]string{path}, nil, nil)
 		if err := h.watched.Refresh(t.Context()); (err == nil) != (path == "/etc/a") {

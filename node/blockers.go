@@ -197,14 +197,13 @@ func podBlocker(b drain.Blocker) v1alpha1.Blocker {
 }
 
 // sourceBlocker returns a Blocker for a text that begins with a source: "policies: …",
-// "File /etc/x cannot be read: …".
+// "File /etc/x cannot be read: …", "pods of node n1 cannot be read, so …".
 func sourceBlocker(text string) v1alpha1.Blocker {
 	name, _, _ := strings.Cut(text, " cannot be read")
 	name, _, _ = strings.Cut(name, ": ")
 	if source, path, ok := strings.Cut(name, " "); ok && strings.HasPrefix(path, "/") {
 		return blocker(v1alpha1.BlockerSource, path, source+" "+strings.TrimPrefix(text, source+" "))
 	}
-	name, _, _ = strings.Cut(name, " to ")
 	return blocker(v1alpha1.BlockerSource, name, text)
 }
 

@@ -86,7 +86,7 @@ func (p *podManagers) refresh(ctx context.Context, age time.Duration) error {
 		err = kube.VerifyList(pods)
 	}
 	if err != nil {
-		p.err = fmt.Errorf("listing the pods of node %s, to find other reboot managers and pods that block a drain: %w", p.node, err)
+		p.err = fmt.Errorf("pods of node %s cannot be read, so it is not known whether another reboot manager or a pod that blocks a drain is among them: %w", p.node, err)
 		return p.err
 	}
 	p.found, p.pods, p.outdated, p.read, p.err = nil, nil, false, p.tried, nil

@@ -168,7 +168,7 @@ func TestPodManagersAreListedRarely(t *testing.T) {
 	lists("a minute after the failure", 6)
 	age(4*time.Minute + time.Second)
 	v = step.Vetoes{}
-	if p.set(&v, nil); len(v.Managers) != 1 || !strings.Contains(v.Unread, "listing the pods of node n1, to find other reboot managers and pods that block a drain: ") {
+	if p.set(&v, nil); len(v.Managers) != 1 || !strings.Contains(v.Unread, "pods of node n1 cannot be read, so it is not known whether another reboot manager or a pod that blocks a drain is among them: ") {
 		t.Errorf("after ten minutes: %q, %q", v.Managers, v.Unread)
 	}
 	if err := p.refresh(t.Context(), commitPodsAge); err == nil {

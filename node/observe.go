@@ -234,7 +234,7 @@ func (h *Host) observeApply(ctx context.Context, o *step.Observation) {
 	case o.Apply.Done && h.watched.Report().ProblemsOf(o.Node.Grant.Changes) != nil:
 		// The changes could be read when the run ended, but not now. The sources therefore
 		// report them as they were before.
-		o.Apply = step.Work{Running: true, Detail: "what the plan was for to be readable"}
+		o.Apply = step.Work{Running: true, Detail: effect.Settling + effect.Unread}
 		return
 	case o.Apply.Done:
 		o.Apply.ChangedAgain = h.apply.ChangedAgain(stage, o.Sources.Changes)

@@ -76,8 +76,11 @@ func TestStatusLine(t *testing.T) {
 		{"idle", func(o *o) { none(o); o.NoLeader = v1alpha1.ReasonNoCoordinator }, "idle; up to date since T"},
 		{"", none, "no coordinator manages this node; up to date since T"},
 		{"", func(o *o) { o.Sources = step.Sources{Missing: "update_engine: not read yet"} }, "no coordinator manages this node; waits: SourceUnreadable (update_engine: not read yet) since T"},
-		{"", func(o *o) { o.Node.Managed = new(false) }, "no coordinator manages this node; waits: Unmanaged (managed=false) since T" + wants},
-		{"", func(o *o) { o.Node.Detached = &v1alpha1.Intent{Reason: "theirs"} }, "no coordinator manages this node; waits: Detached (theirs) since T" + wants},
+		{"", func(o *o) { o.Node.Managed = new(false) }, "not managed; waits: Unmanaged (managed=false) since T" + wants},
+		{"", func(o *o) { o.ManagedByDefault = false }, "not managed; waits: Unmanaged (managed_by_default is false in this host's file) since T" + wants},
+		{"", func(o *o) { o.Node.Managed, o.Node.Detached = new(false), &v1alpha1.Intent{Reason: "theirs"} },
+			"not managed; waits: Unmanaged (managed=false) since T" + wants},
+		{"", func(o *o) { o.Node.Detached = &v1alpha1.Intent{Reason: "theirs"} }, "not managed; waits: Detached (theirs) since T" + wants},
 		{"idle", none, "idle; up to date since T"},
 		{"idle", nil, "idle; waits for its turn since T" + wants},
 		{"idle", func(o *o) { o.Node.Held = v1alpha1.ReasonBudget }, "idle; waits for its turn: Budget since T" + wants},
@@ -95,6 +98,9 @@ func TestStatusLine(t *testing.T) {
 		{"draining", says(v1alpha1.ReportDone), "draining (turn t1); waits for the next stage since T" + wants},
 		{"draining", with(says(v1alpha1.ReportCommitted), func(o *o) { o.Node.Paused = &v1alpha1.Intent{Reason: "disk"} }), "draining (turn t1); waits: Paused (disk) since T" + wants},
 		{"before-reboot", cordoned, "before-reboot (turn t1); waits for hooks since T" + wants},
+		{"before-reboot", with(cordoned, func(o *o) {
+			o.Node.Grant.Terms.WaitForVolumeDetach, o.Node.Volumes = true, []string{"kubernetes.io/csi/v1"}
+		}), "before-reboot (turn t1); waits for volumes to detach since T" + wants},
 		{"rebooting", with(says(v1alpha1.ReportSeen), func(o *o) { o.Blocked, o.BlockedDetail = v1alpha1.ReasonInhibited, "apt (pid 7): upgrade, and 0 more" }), "rebooting (turn t1); waits: Inhibited (apt (pid 7): upgrade, and 0 more) since T" + wants},
 		{"rebooting", says(v1alpha1.ReportCommitted), "rebooting (turn t1); at work on the reboot since T" + wants},
 		{"rebooting", with(says(v1alpha1.ReportCommitted), func(o *o) { o.Shutdown = step.ShutdownUnderway }), "rebooting (turn t1); waits for the reboot that is under way since T" + wants},

@@ -39,8 +39,11 @@ type Watched interface {
 	WaitSettled(ctx context.Context, changes []v1alpha1.Change) error
 }
 
-// Settling is what a run waits for when its steps are done.
-const Settling = "what the plan was for to settle"
+// Settling is what a run does when its steps are done.
+const Settling = "the check whether what it applied has changed again"
+
+// Unread ends the detail of a check that cannot read what it checks.
+const Unread = ", which cannot be read"
 
 // maxTries is how often a step that ends this process is begun.
 const maxTries = 3
@@ -179,7 +182,7 @@ func (a *Apply) settle(ctx context.Context, s Stage) error {
 			logged = text
 			a.log.Warn("cannot read whether what was applied has changed again; lockkeeper tries again until it can", "turn", s.Turn, "err", err)
 		}
-		a.report(clip("what the plan was for to be readable: " + logged))
+		a.report(clip(Settling + Unread + ": " + logged))
 		_ = timing.Wait(ctx, nil, retryPause)
 	}
 }
@@ -231,7 +234,7 @@ func (x *execution) run(ctx context.Context, s Stage, p ApplyPlan) error {
 	x.rec = x.record
 	x.mu.Unlock()
 	if len(p.Steps) > 0 {
-		err := x.insist(ctx, "lockkeeper's own unit", func(ctx context.Context) (err error) {
+		err := x.insist(ctx, "the check of its plan", func(ctx context.Context) (err error) {
 			if x.names, x.own, err = x.units.Own(ctx); err != nil {
 				return err
 			}
@@ -403,7 +406,7 @@ func (x *execution) insist(ctx context.Context, what string, do func(context.Con
 		}
 		pause := min(retryPause, left) // an earlier end would have the loop begin again at once
 		x.log.Warn("systemd does not answer; lockkeeper tries again", "for", what, "err", err, "again_in", pause)
-		x.report(fmt.Sprintf("systemd, for %s: %v", what, err))
+		x.report(fmt.Sprintf("%s; systemd does not answer: %v", what, err))
 		_ = timing.Wait(ctx, nil, pause) // the next attempt notices that ctx ended
 	}
 }

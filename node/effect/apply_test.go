@@ -583,7 +583,7 @@ func TestApplyUnread(t *testing.T) {
 		a.Start(ctx, inApplying, ApplyPlan{Steps: actions("Restart b.service")}, soon())
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		if w, want := a.Work(inApplying), (step.Work{Running: true, Detail: "what the plan was for to be readable: input/output error"}); w != want {
+		if w, want := a.Work(inApplying), (step.Work{Running: true, Detail: Settling + ", which cannot be read: input/output error"}); w != want {
 			t.Errorf("%+v, expected %+v", w, want)
 		}
 		read.Store(true)

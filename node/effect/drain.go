@@ -135,7 +135,7 @@ func drainDetail(p drain.Progress) string {
 	text := fmt.Sprintf("%d pods to go, %d evicted", p.Evictable, p.Evicted)
 	if len(p.Blockers) > 0 {
 		b := p.Blockers[0]
-		text += fmt.Sprintf("; %s since %s: %s: %s", b.Pod, b.Since.UTC().Format(time.TimeOnly), b.Reason, b.Message)
+		text += fmt.Sprintf("; %s blocked since %s UTC: %s: %s", b.Pod, b.Since.UTC().Format(time.TimeOnly), b.Reason, b.Message)
 	}
 	if p.Err != nil {
 		text += fmt.Sprintf("; %v", p.Err)

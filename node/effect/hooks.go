@@ -296,7 +296,7 @@ func (x *hookRun) execute(ctx, runCtx context.Context, by time.Time) error {
 			return runCtx.Err()
 		}
 		x.log.Warn("systemd cannot run the hook units; lockkeeper tries again", "err", err, "again_in", retryPause)
-		x.report(fmt.Sprintf("systemd, to run its hook units: %v", err))
+		x.report(fmt.Sprintf("hook units, which systemd cannot run: %v", err))
 		_ = timing.Wait(runCtx, nil, retryPause) // the next attempt notices that it ended
 	}
 }

@@ -217,10 +217,10 @@ func TestHooksRun(t *testing.T) {
 		// The bus fails during the run: the run is repeated.
 		k.Start(ctx, beforeUncordon, "", tenMinutes, soon())
 		time.Sleep(time.Minute)
-		expect(beforeUncordon, step.Work{Running: true, Detail: "systemd, to run its hook units: no such service on the bus"})
+		expect(beforeUncordon, step.Work{Running: true, Detail: "hook units, which systemd cannot run: no such service on the bus"})
 		time.Sleep(retryPause)
 		// The last request was based on a read a minute ago, so the next one needs another read.
-		expect(beforeUncordon, step.Work{Running: true, Late: true, Detail: "systemd, to run its hook units: no such service on the bus"})
+		expect(beforeUncordon, step.Work{Running: true, Late: true, Detail: "hook units, which systemd cannot run: no such service on the bus"})
 		time.Sleep(time.Hour / 12)
 		if u.runs != 3 {
 			t.Errorf("%d runs before another read, expected 3", u.runs)

@@ -23,6 +23,8 @@ func (h Host) Text() string {
 	switch {
 	case s.State == v1alpha1.StateAbsent && s.Node == "":
 		b.WriteString("starting")
+	case s.State == v1alpha1.StateAbsent && (s.Waits == v1alpha1.ReasonUnmanaged || s.Waits == v1alpha1.ReasonDetached):
+		b.WriteString("not managed") // an admin's choice, and no coordinator's absence
 	case s.State == v1alpha1.StateAbsent:
 		b.WriteString("no coordinator manages this node")
 	case s.State.InTurn():

@@ -69,7 +69,7 @@ func (p *PolicyMemory) Unread(problem string, refused, nodesFail bool, now time.
 		p.unreadSince = now
 	}
 	lasts = lasting(unreadFor)
-	return "the policies to be read again: " + problem, lasts || refused && lasting(refusedFor), lasts
+	return "policies cannot be read again: " + problem, lasts || refused && lasting(refusedFor), lasts
 }
 
 // Terms returns the terms of the policy that applies to this host, as the host has read it;

@@ -38,7 +38,7 @@ func TestPolicyMemoryMatch(t *testing.T) {
 // server that refuses keeps turns from beginning too, and so does one that returns Nodes
 // and no policies for a minute and a half, but not one that was away.
 func TestPoliciesUnread(t *testing.T) {
-	const again = "the policies to be read again: "
+	const again = "policies cannot be read again: "
 	var p PolicyMemory
 	now := time.Now()
 	for _, c := range []struct {

@@ -119,7 +119,7 @@ func (a *Announcement) Update(o *Observation, d *Decision, open []string, delay 
 	if a.Turn == "" || announced && n.State == v1alpha1.StateRebooting && (d.Waits == "" || left <= 0) {
 		return Warning{} // no user was warned, or the reboot comes as announced
 	}
-	why := "the node is " + n.State.String() + " now"
+	why := "the node is now in " + n.State.String()
 	if d.Waits != "" {
 		why = string(d.Waits)
 	}

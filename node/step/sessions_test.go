@@ -61,7 +61,7 @@ func TestSessionWarnings(t *testing.T) {
 		},
 		"the turn is backed out": {
 			{0, "a", "rebooting", sessions, "", delay, "a", "", 7 * time.Minute},
-			{time.Minute, "", "before-uncordon", "", "hooks", 0, "a", "the node is before-uncordon now (hooks)", 0},
+			{time.Minute, "", "before-uncordon", "", "hooks", 0, "a", "the node is now in before-uncordon (hooks)", 0},
 		},
 		"logind does not answer": {
 			{0, "", "rebooting", sessions, "no answer", 0, "", "", 0},

@@ -113,7 +113,7 @@ func (o *Observation) Combine(r *Reports) {
 		// does not run.
 		rest := match.Plan(changes[len(r.Engine):])
 		if rest.Wants != s.Wants || rest.Drains != s.Drains {
-			s.Unconfirmed = "update_engine to answer: it reported an update that waits for a reboot, and does not confirm it now"
+			s.Unconfirmed = "update_engine: it reported an update that waits for a reboot, and does not confirm it now"
 		}
 	}
 	o.Sources = s

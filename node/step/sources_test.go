@@ -29,7 +29,7 @@ func file(name string) v1alpha1.Change {
 // TestCombine has what the host wants by what its sources report, and what it does about
 // sources that cannot be read. Written by hand.
 func TestCombine(t *testing.T) {
-	const engineUnconfirmed = "update_engine to answer: it reported an update that waits for a reboot, and does not confirm it now"
+	const engineUnconfirmed = "update_engine: it reported an update that waits for a reboot, and does not confirm it now"
 	update := func(version string) []v1alpha1.Change {
 		return []v1alpha1.Change{{Source: v1alpha1.SourceOSUpdate, Version: version}}
 	}

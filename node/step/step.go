@@ -146,12 +146,15 @@ func (o *Observation) notInTurn() Decision {
 	return Decision{Waits: n.Held, Detail: ItsTurn}
 }
 
+// withdrawnText returns the detail of the reason that withdrawn returns, which is not "".
 func (o *Observation) withdrawnText() string {
-	switch d := o.Node.Detached; {
+	switch {
 	case o.Leaving:
-		return "this host leaves; its package is being removed, or someone ran `lockkeeper leave --this-host`"
-	case d != nil:
-		return d.Reason
+		return "this host leaves; its package is being removed, or a user ran `lockkeeper leave --this-host`"
+	case o.managed(): // so it is detached
+		return o.Node.Detached.Reason
+	case o.Node.Managed == nil:
+		return "managed_by_default is false in this host's file"
 	}
 	return "managed=false"
 }
@@ -189,10 +192,10 @@ func (o *Observation) hookStage() Decision {
 	// report with this host's credential, and the turn must not wait for that indefinitely.
 	again := n.State == v1alpha1.StateBeforeUncordon && (o.reported(v1alpha1.ReportFailed) || o.reported(v1alpha1.ReportRefused))
 	if !slices.Contains(o.Self.HookStages, n.State) && !again {
-		return Decision{Detail: "hooks"}
+		return Decision{Detail: o.othersWork("hooks")}
 	}
 	if o.reported(v1alpha1.ReportDone) || !again && (o.reported(v1alpha1.ReportFailed) || o.reported(v1alpha1.ReportRefused)) {
-		return Decision{Detail: "hooks of others"}
+		return Decision{Detail: o.othersWork("hooks of others")}
 	}
 	if o.Hooks.Running && !o.Hooks.Late {
 		// A pause does not stop a unit that runs. It holds the units after it.
@@ -225,6 +228,21 @@ func (o *Observation) hookStage() Decision {
 		return d
 	}
 	return Decision{Do: DoHooks, Detail: "hook units"}
+}
+
+// othersWork returns what a hook stage waits for in addition to the host's own hook units:
+// hooks, or volumes to detach.
+func (o *Observation) othersWork(hooks string) string {
+	n := &o.Node
+	if n.State != v1alpha1.StateBeforeReboot || !n.Grant.Terms.WaitForVolumeDetach || !n.Grant.Drains || len(n.Volumes) == 0 {
+		return hooks
+	}
+	for _, h := range n.Grant.Terms.Hooks(n.State) {
+		if n.Hooks[h.Name] != n.Turn {
+			return hooks + " and volumes to detach"
+		}
+	}
+	return "volumes to detach"
 }
 
 // takesPart reports whether this host takes part in the turn. It uses only the host's

@@ -219,7 +219,7 @@ func (o *Observation) set(t *testing.T, word string) {
 	case "nosources":
 		o.Sources = Sources{Missing: "update_engine"}
 	case "unconfirmed":
-		o.Sources.Unconfirmed = "update_engine to answer"
+		o.Sources.Unconfirmed = "update_engine: it does not answer"
 	case "wants":
 		o.Sources.Wants = v1alpha1.Wants(value)
 		if o.Sources.Wants == v1alpha1.WantsNothing {

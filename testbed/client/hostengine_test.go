@@ -45,7 +45,7 @@ func TestVanishedEngineHoldsTheCommit(t *testing.T) {
 			unblock := h.updateAtCommit(nil)
 			h.sim.Engine().Stop()
 			unblock()
-			h.says("SourceUnreadable (update_engine to answer")
+			h.says("SourceUnreadable (update_engine: it reported")
 			never(t, "the host committed without an answer from the engine", 3*time.Second, func() bool { return len(h.commits()) > 0 })
 			if wants := h.node().Labels["lockkeeper.dev/wants"]; wants != "reboot" {
 				t.Errorf("the host wants %s although the engine gave no answer", wants)
@@ -85,7 +85,7 @@ func TestMaskedEngineTakesItsUpdateBack(t *testing.T) {
 	h.sim.Engine().Stop()
 	must(t, h.sim.Units().Set("update-engine.service", simhost.Unit{Load: "loaded"}))
 	unblock()
-	h.says("SourceUnreadable (update_engine to answer")
+	h.says("SourceUnreadable (update_engine: it reported")
 	must(t, h.sim.Units().Set("update-engine.service", simhost.Unit{Load: "masked"}))
 	h.wants("nothing")
 	h.says("WantGone")
