@@ -148,7 +148,7 @@ func (c *connection) named(format string, args ...any) string {
 // refused explains a 401.
 func (c *connection) refused() string {
 	if c.cert != nil && time.Now().After(c.cert.NotAfter) {
-		return fmt.Sprintf("the client certificate in %s expired on %s; its kubelet renews it: systemctl status kubelet",
+		return fmt.Sprintf("the client certificate in %s expired on %s; the kubelet renews it (systemctl status kubelet), or k3s and RKE2 when they are restarted",
 			c.certFile, c.cert.NotAfter.UTC().Format("2006-01-02 15:04 UTC"))
 	}
 	if c.plugin != nil {
@@ -161,22 +161,22 @@ func (c *connection) refused() string {
 // returns "" for an error that it does not know.
 func (c *connection) unreachable(err error) string {
 	if authority, ok := errors.AsType[x509.UnknownAuthorityError](err); ok && authority.Cert != nil {
-		return c.named("%s is certified by an authority (%s) that is not its certificate-authority", c.server(), authority.Cert.Issuer.CommonName)
+		return c.named("the certificate of %s is from another authority (%s) than certificate-authority in this file", c.server(), authority.Cert.Issuer.CommonName)
 	}
 	if host, ok := errors.AsType[x509.HostnameError](err); ok {
-		return c.named("%s is certified under another name than %s; see its server", c.server(), host.Host)
+		return c.named("the certificate of %s is not for the name %s; is server in this file correct?", c.server(), host.Host)
 	}
 	if invalid, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
 		return c.named("the certificate of %s is not valid: %v", c.server(), invalid.Err)
 	}
 	if name, ok := errors.AsType[*net.DNSError](err); ok {
-		return c.named("cannot reach %s: no address for its name (%s); see its server", c.server(), name.Err)
+		return c.named("cannot reach %s: no address for its name (%s); does DNS work, and is server in this file correct?", c.server(), name.Err)
 	}
 	for _, cause := range []error{
 		syscall.ECONNREFUSED, syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.ETIMEDOUT, syscall.ECONNRESET, syscall.EPIPE, io.EOF, io.ErrUnexpectedEOF,
 	} {
 		if errors.Is(err, cause) {
-			return c.named("cannot reach %s: %v; see its server, and that one", c.server(), cause)
+			return c.named("cannot reach %s: %v; does the API server run there, and is server in this file correct?", c.server(), cause)
 		}
 	}
 	if timeout := net.Error(nil); errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout() {

@@ -36,7 +36,7 @@ func TestExplain(t *testing.T) {
 			"Forbidden", "system:node:new may not get nodes (node 'new' cannot read 'old', only its own Node object); is this the credential of this host's own kubelet, and node_name its Node?"},
 		{apierrors.NewForbidden(schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}, "lockkeeper", errors.New(`User "system:node:n1" cannot get resource "leases" in API group "coordination.k8s.io" in the namespace "lockkeeper"`)),
 			"Forbidden", "system:node:n1 may not get leases.coordination.k8s.io in namespace lockkeeper; apply the manifests: lockkeeper manifests | kubectl apply -f -"},
-		{fmt.Errorf("read tcp 10.0.0.5:43210->10.0.0.1:6443: %w", syscall.ECONNRESET), "", "/etc/kubernetes/kubelet.conf: cannot reach https://api:6443: connection reset by peer; see its server, and that one"},
+		{fmt.Errorf("read tcp 10.0.0.5:43210->10.0.0.1:6443: %w", syscall.ECONNRESET), "", "/etc/kubernetes/kubelet.conf: cannot reach https://api:6443: connection reset by peer; does the API server run there, and is server in this file correct?"},
 		{apierrors.NewUnauthorized("Unauthorized"), "Forbidden", "/etc/kubernetes/kubelet.conf: https://api:6443 refuses its credential (401); is it this cluster's, and valid? systemctl status kubelet"},
 		{apierrors.NewConflict(nodes, "n1", errors.New("changed")), "", `Operation cannot be fulfilled on nodes "n1": changed`},
 		{&PluginError{Command: "mint", How: "exit status 1", Message: "no"}, "", "/etc/kubernetes/kubelet.conf: credential plugin mint: exit status 1: no"},
