@@ -97,7 +97,7 @@ func (f *PolicyFigures) haltedCondition() metav1.Condition {
 		return condition(v1alpha1.ConditionHalted, false, ConditionReasonWithin, "%d failed, %d allowed", f.Failed, f.MaxFailed)
 	}
 	return condition(v1alpha1.ConditionHalted, true, string(v1alpha1.ReasonHalted),
-		"%d failed, %d allowed; nothing is granted until `lockkeeper retry NODE` clears one", f.Failed, f.MaxFailed)
+		"%d failed, %d allowed; nothing is granted until `lockkeeper retry NODE` has cleared %d of them", f.Failed, f.MaxFailed, f.Failed-f.MaxFailed)
 }
 
 func (f *PolicyFigures) progressing() metav1.Condition {
@@ -108,7 +108,7 @@ func (f *PolicyFigures) progressing() metav1.Condition {
 	case f.RulesOnly:
 		return is(false, ConditionReasonRulesOnly, "the policy adds rules and decides no rollout")
 	case f.Moving > 0:
-		return is(true, ConditionReasonInTurn, "%d of %d nodes that want something in a turn, %d unavailable, %d allowed", f.InTurn, f.Wanting, f.Unavailable, f.Allowed)
+		return is(true, ConditionReasonInTurn, "%d of %d nodes that want something are in a turn, %d unavailable, %d allowed", f.InTurn, f.Wanting, f.Unavailable, f.Allowed)
 	case f.Wanting == 0 && f.Selected == 0:
 		return is(false, ConditionReasonNoNodes, "the policy decides about no managed node")
 	case f.Wanting == 0:

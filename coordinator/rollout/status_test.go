@@ -30,14 +30,14 @@ func TestStatus(t *testing.T) {
 	const valid, within = "Valid=True Valid: the policy can be understood\n", "Halted=False WithinMaxFailed: 0 failed, 0 allowed\n"
 	for _, tc := range []struct{ words, want string }{
 		{"idle wants=nothing", valid + "Progressing=False UpToDate: no node wants anything\n" + within},
-		{"idle", valid + "Progressing=True InTurn: 0 of 1 nodes that want something in a turn, 0 unavailable, 1 allowed\n" + within},
-		{"draining", valid + "Progressing=True InTurn: 1 of 1 nodes that want something in a turn, 1 unavailable, 1 allowed\n" + within},
+		{"idle", valid + "Progressing=True InTurn: 0 of 1 nodes that want something are in a turn, 0 unavailable, 1 allowed\n" + within},
+		{"draining", valid + "Progressing=True InTurn: 1 of 1 nodes that want something are in a turn, 1 unavailable, 1 allowed\n" + within},
 		{"draining ack=draining/committed marked drain=Wait since=2h", valid +
 			"Progressing=False Overdue: 1 held: waits for the host to drain\n" + within},
 		{"idle n2.cordoned", valid + "Progressing=False Budget: 1 wait: 1 unavailable, 1 allowed: n2 is cordoned by another owner\n" + within},
 		{"idle n2.ended=30s", valid + "Progressing=True Settling: 1 wait until the nodes have settled after the last turn\n" + within},
 		{"idle n2.failed", valid + "Progressing=False Halted: 1 held: 1 failed, 0 allowed\n" +
-			"Halted=True Halted: 1 failed, 0 allowed; nothing is granted until `lockkeeper retry NODE` clears one\n"},
+			"Halted=True Halted: 1 failed, 0 allowed; nothing is granted until `lockkeeper retry NODE` has cleared 1 of them\n"},
 		{"idle policy=web;paused=true", valid + "Progressing=False Paused: 1 held: policy web is paused\n" + within},
 		{"idle policy=web;observe=true", valid + "Progressing=False WouldGrant: 1 held: policy web only observes\n" + within},
 		{"idle policy=web;window=22:00+4h", valid + "Progressing=False Window: 1 held: no window is open; the next opens at 22:00:00 UTC\n" + within},
@@ -55,7 +55,7 @@ func TestStatus(t *testing.T) {
 		// With several policies, whose words it is.
 		{"idle n2.cordoned policy=db;select=pool:db;gate=a", valid + "Progressing=False Budget: 1 wait: 1 unavailable, 1 allowed: n2 is cordoned by another owner\n" + within},
 		{"idle n2.failed policy=db;select=pool:db;gate=a", valid + "Progressing=False Halted: 1 held: policy web: 1 failed, 0 allowed\n" +
-			"Halted=True Halted: 1 failed, 0 allowed; nothing is granted until `lockkeeper retry NODE` clears one\n"},
+			"Halted=True Halted: 1 failed, 0 allowed; nothing is granted until `lockkeeper retry NODE` has cleared 1 of them\n"},
 	} {
 		words := strings.Fields(tc.words)
 		s := situation(t, append([]string{words[0], "policy=built-in;gone", "policy=web"}, words[1:]...))
@@ -78,6 +78,15 @@ func TestStatusOfAnInvalidPolicy(t *testing.T) {
 	}
 	got := rollout.Status(&f, v1alpha1.DisruptionPolicyStatus{}, atNoon).Conditions[0].Message
 	if want := strings.Repeat("spec.x: no; ", 10) + "and 2 more"; got != want {
+		t.Errorf("%q, expected %q", got, want)
+	}
+}
+
+// TestStatusSaysHowManyToClear: one retry is not enough if more than one node too many has failed.
+func TestStatusSaysHowManyToClear(t *testing.T) {
+	f := rollout.PolicyFigures{Name: "web", Failed: 4, MaxFailed: 1, Halted: true}
+	got := rollout.Status(&f, v1alpha1.DisruptionPolicyStatus{}, atNoon).Conditions[2].Message
+	if want := "4 failed, 1 allowed; nothing is granted until `lockkeeper retry NODE` has cleared 3 of them"; got != want {
 		t.Errorf("%q, expected %q", got, want)
 	}
 }
