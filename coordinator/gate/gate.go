@@ -100,7 +100,7 @@ func New(o Options) *Gates {
 	g := &Gates{o: o, kick: make(chan struct{}, 1)}
 	if o.URL == "" {
 		g.judge = func(context.Context, string) (bool, string) {
-			return false, "the coordinator's host names no Prometheus to ask (coordinator.prometheus_url)"
+			return false, "coordinator.prometheus_url is not set on the coordinator's host"
 		}
 		return g
 	}
@@ -144,7 +144,7 @@ func (g *Gates) Answers() map[Key]Answer {
 	for key, e := range g.wanted {
 		switch {
 		case e.excess:
-			all[key] = Answer{Detail: "more than " + strconv.Itoa(maxWanted) + " gates are to be asked", At: time.Now()}
+			all[key] = Answer{Detail: "the policies have more than " + strconv.Itoa(maxWanted) + " gates", At: time.Now()}
 		case e.answered && time.Since(e.answer.At) <= Good:
 			all[key] = e.answer
 		}

@@ -189,14 +189,14 @@ func TestSlowAnswers(t *testing.T) {
 			all = append(all, Query{key(fmt.Sprint("more", i)), "up"})
 		}
 		g.Ask(all)
-		if a := g.Answers()[key("more599")]; a.Open || a.Detail != "more than 512 gates are to be asked" {
+		if a := g.Answers()[key("more599")]; a.Open || a.Detail != "the policies have more than 512 gates" {
 			t.Errorf("one too many: %+v", a)
 		}
 	})
 }
 
 func TestNoServer(t *testing.T) {
-	if open, detail := New(Options{}).judge(t.Context(), "up"); open || detail != "the coordinator's host names no Prometheus to ask (coordinator.prometheus_url)" {
+	if open, detail := New(Options{}).judge(t.Context(), "up"); open || detail != "coordinator.prometheus_url is not set on the coordinator's host" {
 		t.Errorf("%t, %q", open, detail)
 	}
 	if open, detail := New(Options{URL: "http://[::1"}).judge(t.Context(), "up"); open || !strings.Contains(detail, "missing ']' in host") {
@@ -227,7 +227,7 @@ func TestMoreGatesThanAreAsked(t *testing.T) {
 		}
 		g.Ask(queries(names...))
 		open("too many", "0", "511")
-		if a := g.Answers()[key("512")]; a.Open || a.Detail != "more than 512 gates are to be asked" {
+		if a := g.Answers()[key("512")]; a.Open || a.Detail != "the policies have more than 512 gates" {
 			t.Errorf("one too many: %+v", a)
 		}
 		time.Sleep(time.Hour)

@@ -77,16 +77,16 @@ func verdict(value model.Value, warnings v1.Warnings) (open bool, detail string)
 // failure returns a message for users that says why there is no answer.
 func failure(err error) string {
 	if u, ok := errors.AsType[*url.Error](err); ok && !u.Timeout() {
-		return "Prometheus cannot be asked: " + u.Err.Error()
+		return "cannot query Prometheus: " + u.Err.Error()
 	}
 	if e, ok := errors.AsType[*v1.Error](err); ok {
 		switch {
 		case e.Type == v1.ErrBadData:
 			return "the query is not valid: " + e.Msg
 		case e.Type == v1.ErrClient && (strings.HasSuffix(e.Msg, ": 401") || strings.HasSuffix(e.Msg, ": 403")):
-			return "Prometheus refuses to be asked (" + e.Msg + "); the token is coordinator.prometheus_token_file's"
+			return "Prometheus refuses the query (" + e.Msg + "); check coordinator.prometheus_token_file"
 		case e.Type == v1.ErrBadResponse:
-			return "no answer that can be read: " + e.Msg
+			return "the answer cannot be read: " + e.Msg
 		}
 		return fmt.Sprintf("Prometheus cannot answer (%s): %s", e.Type, e.Msg)
 	}
@@ -99,5 +99,5 @@ func failure(err error) string {
 	}](err); ok && t.Timeout() || errors.Is(err, context.DeadlineExceeded) {
 		return "no answer within " + Timeout.String()
 	}
-	return "no answer that can be read: " + err.Error()
+	return "the answer cannot be read: " + err.Error()
 }

@@ -49,15 +49,15 @@ func TestAnswers(t *testing.T) {
 		{"no data", 200, `{"status":"success"}`, false, ""},
 		{"an empty object", 200, `{}`, false, ""},
 		{"nothing at all", 204, "", false, ""},
-		{"a page", 200, "<html>", false, "no answer that can be read: "},
-		{"half of it", 200, answerHead + `"vector","result":[`, false, "no answer that can be read: "},
+		{"a page", 200, "<html>", false, "the answer cannot be read: "},
+		{"half of it", 200, answerHead + `"vector","result":[`, false, "the answer cannot be read: "},
 		{"nothing from a part of the servers", 200, `{"status":"success","warnings":["store a is away"],"data":{"resultType":"vector","result":[]}}`,
 			false, "its query returns nothing, with a warning: store a is away"},
 		{"nothing, with a remark", 200, `{"status":"success","warnings":["PromQL info: metric might not be a counter"],"data":{"resultType":"vector","result":[]}}`, true, ""},
 		{"a query that is none", 400, `{"status":"error","errorType":"bad_data","error":"1:1: parse error"}`, false, "the query is not valid: 1:1: parse error"},
 		{"a query that fails", 422, `{"status":"error","errorType":"execution","error":"many-to-many"}`, false, "Prometheus cannot answer (execution): many-to-many"},
-		{"an error that calls itself a success", 422, answerHead + `"vector","result":[]}}`, false, "no answer that can be read: inconsistent body for response code"},
-		{"401", 401, "who are you", false, "Prometheus refuses to be asked (client error: 401); the token is coordinator.prometheus_token_file's"},
+		{"an error that calls itself a success", 422, answerHead + `"vector","result":[]}}`, false, "the answer cannot be read: inconsistent body for response code"},
+		{"401", 401, "who are you", false, "Prometheus refuses the query (client error: 401); check coordinator.prometheus_token_file"},
 		{"404", 404, "", false, "Prometheus cannot answer (client_error): client error: 404"},
 		{"503", 503, "", false, "Prometheus cannot answer (server_error): server error: 503"},
 		{"too large", 200, answerHead + `"vector","result":[` + strings.Repeat(" ", MaxAnswer) + `]}}`, false, "the answer is larger than 1 MiB, expected nothing or a few series"},
@@ -96,14 +96,14 @@ func TestNoAnswer(t *testing.T) {
 	}
 	gone := httptest.NewServer(nil)
 	gone.Close()
-	if open, detail := judge(t, t.Context(), Options{URL: gone.URL}); open || !strings.HasPrefix(detail, "Prometheus cannot be asked: dial tcp 127.0.0.1:") || !strings.HasSuffix(detail, "connection refused") {
+	if open, detail := judge(t, t.Context(), Options{URL: gone.URL}); open || !strings.HasPrefix(detail, "cannot query Prometheus: dial tcp 127.0.0.1:") || !strings.HasSuffix(detail, "connection refused") {
 		t.Errorf("%t, %q", open, detail)
 	}
 	cuts := serve(t, func(w http.ResponseWriter, r *http.Request) { panic(http.ErrAbortHandler) })
-	if open, detail := judge(t, t.Context(), Options{URL: cuts.URL}); open || !strings.HasPrefix(detail, "Prometheus cannot be asked: ") {
+	if open, detail := judge(t, t.Context(), Options{URL: cuts.URL}); open || !strings.HasPrefix(detail, "cannot query Prometheus: ") {
 		t.Errorf("%t, %q", open, detail)
 	}
-	if open, detail := judge(t, t.Context(), Options{URL: strings.Replace(cuts.URL, "http:", "https:", 1)}); open || !strings.HasPrefix(detail, "Prometheus cannot be asked: ") {
+	if open, detail := judge(t, t.Context(), Options{URL: strings.Replace(cuts.URL, "http:", "https:", 1)}); open || !strings.HasPrefix(detail, "cannot query Prometheus: ") {
 		t.Errorf("no TLS: %t, %q", open, detail)
 	}
 }

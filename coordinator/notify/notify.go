@@ -263,7 +263,7 @@ func post(ctx context.Context, client *http.Client, to string, body []byte) erro
 			return refusal{text: "no answer within " + Timeout.String()}
 		}
 		if redirect, ok := errors.AsType[webclient.Redirect](err); ok {
-			return refusal{text: "it redirects to " + redirect.To.Scheme + "://" + redirect.To.Host + "; redirects are not followed, write where the receiver is", final: true}
+			return refusal{text: "it redirects to " + redirect.To.Scheme + "://" + redirect.To.Host + "; redirects are not followed, so set notify.url to the receiver's own address", final: true}
 		}
 		if u, ok := errors.AsType[*url.Error](err); ok {
 			err = u.Err

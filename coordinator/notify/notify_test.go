@@ -201,7 +201,7 @@ func TestReceiverAnswers(t *testing.T) {
 		}, "it answers 503: ", false, 0},
 		{"a redirect to another server", func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, elsewhere.URL+"/secret", http.StatusTemporaryRedirect)
-		}, "it redirects to " + elsewhere.URL + "; redirects are not followed, write where the receiver is", true, 0},
+		}, "it redirects to " + elsewhere.URL + "; redirects are not followed, so set notify.url to the receiver's own address", true, 0},
 		{"304", func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(304) }, "it answers 304: ", true, 0},
 		{"a cut connection", func(w http.ResponseWriter, r *http.Request) { panic(http.ErrAbortHandler) }, "EOF", false, 0},
 		{"no answer", func(w http.ResponseWriter, r *http.Request) { io.Copy(io.Discard, r.Body); <-hangs }, "no answer within 10s", false, 0},

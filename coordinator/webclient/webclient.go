@@ -42,7 +42,7 @@ type Options struct {
 type Redirect struct{ To *url.URL }
 
 func (r Redirect) Error() string {
-	return fmt.Sprintf("it redirects to %s; redirects are not followed, write where the server is", r.To.Redacted())
+	return fmt.Sprintf("it redirects to %s; redirects are not followed, so configure the server's own address", r.To.Redacted())
 }
 
 // New returns a client.

@@ -113,7 +113,7 @@ func TestGates(t *testing.T) {
 		{"0", "the query returns a scalar, expected an instant vector"},
 		{"app_errors[1m]", "the query returns a matrix, expected an instant vector"},
 		{"no_such_series[1m]", "the query returns a matrix, expected an instant vector"},
-		{`"text"`, `no answer that can be read: `},
+		{`"text"`, `the answer cannot be read: `},
 		{"app_errors * on(job) app_errors", "Prometheus cannot answer (execution): "},
 		{fmt.Sprintf("label_replace(vector(1), \"x\", \"%s\", \"\", \"\")", strings.Repeat("long ", 200)), `its query returns {x="long long long `},
 		{"rate(prometheus_tsdb_head_samples_appended_total)", "the query is not valid: "},
@@ -129,7 +129,7 @@ func TestGates(t *testing.T) {
 
 	// Prometheus expects a new token before the file contains it.
 	door.token.Store("secret-2")
-	if a := g.ask(t, errors); a.Open || a.Detail != "Prometheus refuses to be asked (client error: 401); the token is coordinator.prometheus_token_file's" {
+	if a := g.ask(t, errors); a.Open || a.Detail != "Prometheus refuses the query (client error: 401); check coordinator.prometheus_token_file" {
 		t.Errorf("old token: %+v", a)
 	}
 	put("secret-2\n")
@@ -146,7 +146,7 @@ func TestGates(t *testing.T) {
 
 	// Prometheus stops, and starts again with its old data.
 	prom.stop()
-	if a := g.ask(t, "up == 0"); a.Open || !strings.HasPrefix(a.Detail, "Prometheus cannot be asked: ") {
+	if a := g.ask(t, "up == 0"); a.Open || !strings.HasPrefix(a.Detail, "cannot query Prometheus: ") {
 		t.Errorf("Prometheus stopped: %+v", a)
 	}
 	prom.start(t)
