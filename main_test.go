@@ -116,7 +116,7 @@ Usage: lockkeeper COMMAND [FLAG…] [ARGUMENT…]
   init                    Create the Lease for the election, once for each
                           cluster
   kubeconfig              Create a kubeconfig for the coordinator
-  migrate                 Come from FLUO, kured or locksmith
+  migrate                 Migrate from FLUO, kured or locksmith
   version                 Show the version
   help [COMMAND]          Show help for all commands or for one
 

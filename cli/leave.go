@@ -98,8 +98,12 @@ func leaveCommand(c *urfave.Context) error {
 	if err != nil {
 		return notLeft(c, pending, timeout, err)
 	}
-	fmt.Fprintf(c.App.Writer, "%s left. Next, remove lockkeeper from these hosts. After that, remove the label:\n  kubectl%s label node %s %s-\n",
-		page.Plural(len(all), "node"), o.Kubectl, strings.Join(all, " "), v1alpha1.LabelManaged)
+	left := "1 node has left"
+	if len(all) != 1 {
+		left = fmt.Sprintf("%d nodes have left", len(all))
+	}
+	fmt.Fprintf(c.App.Writer, "%s. Next, remove lockkeeper from these hosts. After that, remove the label:\n  kubectl%s label node %s %s-\n",
+		left, o.Kubectl, strings.Join(all, " "), v1alpha1.LabelManaged)
 	return nil
 }
 

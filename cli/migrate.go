@@ -20,7 +20,7 @@ import (
 // migration is `lockkeeper migrate`.
 func migration() *urfave.Command {
 	return &urfave.Command{
-		Name: "migrate", Usage: "Come from FLUO, kured or locksmith", Action: migrateCommand,
+		Name: "migrate", Usage: "Migrate from FLUO, kured or locksmith", Action: migrateCommand,
 		Description: "Reads what the other reboot manager has: the labels and annotations of Nodes, its lock, the flags and the environment of its " +
 			"Deployment and DaemonSet; for locksmith, update.conf and the unit's drop-ins of this host. Prints the DisruptionPolicies and the host's file that " +
 			"come closest, what cannot be carried over and why, and the steps in order. A restriction that cannot be carried over pauses the policy or the " +

@@ -159,6 +159,18 @@ func TestEventsOfGoneNodesAreForgotten(t *testing.T) {
 	}
 }
 
+// TestFalsePauseEvent checks that the Event about a pause with the value false has the command that ends the pause.
+func TestFalsePauseEvent(t *testing.T) {
+	e := recording()
+	n := turn.Node{Name: "a", Keys: v1alpha1.ReadKeys(map[string]string{v1alpha1.LabelState: "paused"}, map[string]string{v1alpha1.AnnotationPaused: "false"})}
+	e.reportNodeIntents(&n, false)
+	want := `InvalidIntent a: annotation lockkeeper.dev/paused: the value "false" does not end it; remove the annotation; ` +
+		"to end it: kubectl annotate node a lockkeeper.dev/paused-"
+	if got := e.all(); !slices.Contains(got, want) {
+		t.Errorf("Events %q, want %q", got, want)
+	}
+}
+
 // TestInvalidRequestEvent checks that a request whose payload does not parse has an Event, once.
 // A fixed one has none.
 func TestInvalidRequestEvent(t *testing.T) {

@@ -72,7 +72,7 @@ func invalidIntents(n *turn.Node) string {
 	for _, p := range n.Problems {
 		switch p.Key {
 		case v1alpha1.AnnotationPaused, v1alpha1.AnnotationDetached:
-			all = append(all, "annotation "+p.String())
+			all = append(all, "annotation "+p.String()+"; to end it: kubectl annotate node "+n.Name+" "+p.Key+"-")
 		case v1alpha1.AnnotationRequest, v1alpha1.AnnotationRequestNow:
 			all = append(all, "annotation "+p.String()+"; no reboot is requested")
 		}

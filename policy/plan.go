@@ -51,7 +51,7 @@ func (c Cause) String() string {
 		s = c.Change.String() + ", by " + c.Rule + " of " + c.Policy
 	}
 	if c.Swallowed {
-		s += ", swallowed"
+		s += ", which asks for less"
 	}
 	return s
 }

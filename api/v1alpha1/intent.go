@@ -52,7 +52,7 @@ func ParseIntent(s string) (Intent, error) {
 	if !strings.HasPrefix(text, "{") {
 		i := Intent{Reason: text}
 		if strings.EqualFold(text, "false") {
-			return i, errors.New(`the value "false" does not resume; remove the annotation (kubectl annotate node NODE KEY-)`)
+			return i, errors.New(`the value "false" does not end it; remove the annotation`)
 		}
 		return i, nil
 	}

@@ -287,7 +287,11 @@ func (r *record) healthAt(now time.Time) (ok bool, text string) {
 		add("API server: %s", r.host.API.Error)
 	}
 	if !host.Expires.IsZero() {
-		add("host's credential: valid until %s", clock(host.Expires))
+		valid := "valid until"
+		if !host.Expires.After(now) {
+			valid = "EXPIRED at"
+		}
+		add("host's credential: %s %s", valid, clock(host.Expires))
 	}
 	if own.File != "" {
 		add("coordinator's credential: %s", cmp.Or(credential(&own).Text(now), own.Error, "none at "+own.File))

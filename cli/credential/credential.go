@@ -222,10 +222,10 @@ func (c *Credential) Notes(now time.Time) []string {
 	notes := []string{fmt.Sprintf("valid until %s, for %s; a new one put in its place is noticed without a restart",
 		c.Expires.Format(time.RFC3339), days(c.Expires.Sub(now).Round(time.Minute)))}
 	if c.Certificate {
-		notes = append(notes, "a certificate does not renew itself, and cannot be taken back: mint the next one before it ends")
+		notes = append(notes, "a certificate does not renew itself, and cannot be revoked: mint the next one before it expires")
 	}
 	if c.Shortened {
-		notes = append(notes, "the API server gives no longer lifetime than that")
+		notes = append(notes, "the API server issues none for longer than that")
 	}
 	if c.NoRenewal != "" {
 		notes = append(notes, c.NoRenewal)

@@ -88,7 +88,7 @@ func TestMint(t *testing.T) {
 		t.Errorf("%+v", c)
 	}
 	if got := strings.Join(c.Notes(expires.Add(-25*time.Hour)), "\n"); got != "valid until 2026-01-02T03:04:05Z, for 25h; a new one put in its place is noticed without a restart\n"+
-		"the API server gives no longer lifetime than that\n"+
+		"the API server issues none for longer than that\n"+
 		"it cannot renew itself: the admission policy lockkeeper-coordinator-token does not know this API server's audience. The token itself is valid. "+
 		"Run this, with the other options that you gave `lockkeeper manifests` before: lockkeeper manifests --audience 'x' | kubectl apply -f -\n"+
 		"it reaches the API server at "+c.Server+", which is each host's own; --server names another address" {

@@ -188,11 +188,11 @@ func (s *subject) notes(asked []v1alpha1.Change) {
 		case c.Source == v1alpha1.SourceSentinel:
 			s.note("hosts look for a sentinel only if [sources] sentinels in their file names it")
 		case c.Source == v1alpha1.SourceOSUpdate && c.Version == "" && slices.ContainsFunc(s.HeldBack, func(h v1alpha1.Change) bool { return h == c }):
-			s.note("no version was named, and one that is not known may be one that is held back: ask with os:VERSION")
+			s.note("without a version, this change counts as held back, because its version may be one that holdBack matches: name it with --change os:VERSION")
 		}
 	}
 	if len(asked) > 0 && s.InTurn() {
-		s.note("what comes during the turn is taken into the turn if it makes it stronger before draining is over; else it is the next turn's")
+		s.note("a change that arrives during the turn joins it if it makes the turn stronger and draining is not over; otherwise it waits for the next turn")
 	}
 	if s.match.Reason != "" && len(s.Changes) > 0 {
 		s.note("a host that has read valid policies since it started continues to use them")

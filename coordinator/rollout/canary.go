@@ -107,7 +107,7 @@ func (c *Canary) Lacks(version string) string {
 	case c.OSVersion != version:
 		return "runs " + v1alpha1.OneLine(c.OSVersion, shownVersion)
 	case c.Since.IsZero():
-		return "runs it since a moment ago"
+		return "has just begun to run it"
 	}
 	return ""
 }

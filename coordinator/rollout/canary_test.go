@@ -136,11 +136,11 @@ func TestCanaries(t *testing.T) {
 		"newer":                                  {func(_ *rollout.Snapshot, c3, _ *turn.Node) { c3.Host.OSVersion = "4.3" }, all + "2 of 3 nodes run 4.2; c3 runs 4.3"},
 		"no version":                             {func(_ *rollout.Snapshot, c3, _ *turn.Node) { c3.Host.OSVersion = "" }, all + "2 of 3 nodes run 4.2; c3 does not say which OS version it runs"},
 		"a wild text":                            {func(_ *rollout.Snapshot, c3, _ *turn.Node) { c3.Host.OSVersion = "\x1b[31m" + strings.Repeat("x", 99) }, all + "2 of 3 nodes run 4.2; c3 runs  [31m" + strings.Repeat("x", 32) + "…"},
-		"no record":                              {func(_ *rollout.Snapshot, c3, _ *turn.Node) { c3.Runs = nil }, all + "2 of 3 nodes run 4.2; c3 runs it since a moment ago"},
-		"another boot":                           {func(_ *rollout.Snapshot, c3, _ *turn.Node) { c3.BootID, c3.Host.BootID = "b3", "b3" }, all + "2 of 3 nodes run 4.2; c3 runs it since a moment ago"},
+		"no record":                              {func(_ *rollout.Snapshot, c3, _ *turn.Node) { c3.Runs = nil }, all + "2 of 3 nodes run 4.2; c3 has just begun to run it"},
+		"another boot":                           {func(_ *rollout.Snapshot, c3, _ *turn.Node) { c3.BootID, c3.Host.BootID = "b3", "b3" }, all + "2 of 3 nodes run 4.2; c3 has just begun to run it"},
 		"silent since its boot": {func(_ *rollout.Snapshot, c3, _ *turn.Node) { c3.BootID = "b3" },
 			all + "2 of 3 nodes run 4.2; c3 has not reported from its present boot"},
-		"a record of the future": {func(_ *rollout.Snapshot, c3, _ *turn.Node) { c3.Runs.Since = atNoon.Add(time.Hour) }, all + "2 of 3 nodes run 4.2; c3 runs it since a moment ago"},
+		"a record of the future": {func(_ *rollout.Snapshot, c3, _ *turn.Node) { c3.Runs.Since = atNoon.Add(time.Hour) }, all + "2 of 3 nodes run 4.2; c3 has just begun to run it"},
 		"never reported": {func(_ *rollout.Snapshot, c3, _ *turn.Node) {
 			c3.State, c3.Wants, c3.Host, c3.RawHost, c3.Runs = "", "", nil, "", nil
 		},

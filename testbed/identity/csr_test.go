@@ -125,7 +125,7 @@ func TestACertificateCoordinates(t *testing.T) {
 	must(t, err)
 	file := filepath.Join(t.TempDir(), "coordinator.kubeconfig")
 	said, err := call(t, admin, "kubeconfig", "--csr", "--lifetime", "2h", "--file", file).end()
-	if err != nil || !strings.Contains(said, "valid until ") || !strings.Contains(said, "does not renew itself, and cannot be taken back") || strings.Contains(said, "approve") {
+	if err != nil || !strings.Contains(said, "valid until ") || !strings.Contains(said, "does not renew itself, and cannot be revoked") || strings.Contains(said, "approve") {
 		t.Fatalf("%v: %s", err, said)
 	}
 	info := stateOf(t, file, "")
