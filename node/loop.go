@@ -159,7 +159,7 @@ func (h *Host) round(ctx context.Context) (step.Decision, error) {
 		}
 	}
 	h.drain.Stop() // none of these steps has said whether it may continue
-	return step.Decision{}, hostError{fmt.Errorf("%d steps without a pause", maxSteps)}
+	return step.Decision{}, hostError{fmt.Errorf("%d reads and writes in a row did not lead to a decision; this is probably a bug in lockkeeper", maxSteps)}
 }
 
 // failed reports a failure and returns the pause before the next attempt.

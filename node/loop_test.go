@@ -334,7 +334,7 @@ func TestNodeOfAnotherName(t *testing.T) {
 				t.Fatalf("%s: the client has not followed", c.token)
 			}
 		}
-		if err := h.checkName(t.Context()); (err != nil) != c.stops || c.stops && !strings.Contains(err.Error(), "Node n2 now, and was that of Node n1") {
+		if err := h.checkName(t.Context()); (err != nil) != c.stops || c.stops && !strings.Contains(err.Error(), "now that of Node n2, and was that of Node n1") {
 			t.Errorf("%s: %v", c.token, err)
 		}
 	}

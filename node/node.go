@@ -439,7 +439,7 @@ func (h *Host) checkName(ctx context.Context) error {
 		return nil
 	}
 	if name != h.name {
-		return fmt.Errorf("the host's credential is that of Node %s now, and was that of Node %s: another process has to begin with it", name, h.name)
+		return fmt.Errorf("the host's credential is now that of Node %s, and was that of Node %s: lockkeeper ends, and has to be started again for the new Node", name, h.name)
 	}
 	h.identity = now
 	return nil

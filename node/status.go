@@ -217,9 +217,9 @@ func (h *Host) logBlockOff(o *step.Observation) {
 	off := o.Blocking.Off && o.Sources.Complete
 	switch since := o.Blocking.Since.Format(time.RFC3339); {
 	case off && !h.blockOff:
-		h.log.Warn("drain.blockTimeout is over, so Block is off for the next turn, if the coordinator's policy says so too: "+o.Blocking.Pods, "blocked_since", since)
+		h.log.Warn("drain.blockTimeout is over, so the next turn evicts pods that block the drain, if the coordinator's policy says so too; until then "+o.Blocking.Pods, "blocked_since", since)
 	case !off && h.blockOff:
-		h.log.Info("Block is on for the next turn")
+		h.log.Info("the next turn no longer evicts pods that block the drain")
 	}
 	h.blockOff = off
 }
@@ -229,7 +229,7 @@ func (h *Host) logWrite(n *turn.Node, w *step.Write) {
 	if w.Ack.Report != "" {
 		h.logAck(w.Ack, n.Ack.Turn != w.Ack.Turn)
 		if w.Ack.Reason == v1alpha1.ReasonDrainBlocked && h.fresh != nil {
-			h.log.Warn("pods came between the host's last list and the cordon: "+h.fresh.Blocked, "turn", w.Ack.Turn)
+			h.log.Warn("pods that block the drain came after the host had last listed its pods: "+h.fresh.Blocked, "turn", w.Ack.Turn)
 		}
 	}
 	attrs := []any{"turn", n.Turn, "state", n.State.String()}

@@ -238,7 +238,7 @@ func (j *job) judge(ctx context.Context, result string, now unit) (left string, 
 		return "inactive", nil // it was stopped meanwhile
 	case "":
 		if j.reloads() || now.invocation() == j.before.invocation() && now.ActiveState != "failed" {
-			return "", fmt.Errorf("the end of %s of %s was not seen: the bus was away", j.method, j.unit)
+			return "", fmt.Errorf("lockkeeper does not know how %s of %s ended: the connection to the bus was interrupted", j.method, j.unit)
 		}
 	case "failed":
 		return "", j.failed(&now, now.failure(j.reloads()))

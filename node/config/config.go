@@ -208,7 +208,7 @@ func (c *Config) exposedWebhook() []Warning {
 	if err != nil || info.Mode().Perm()&0o077 == 0 {
 		return nil
 	}
-	return []Warning{{o.file, "users other than root can read notify.url, with which they can write into the room: move [notify] to a drop-in of mode 0600"}}
+	return []Warning{{o.file, "users other than root can read notify.url, with which they can post to its receiver: move [notify] to a drop-in of mode 0600"}}
 }
 
 // Default returns the settings of a host without a file.

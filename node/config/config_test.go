@@ -530,7 +530,7 @@ func TestHostKubeconfigs(t *testing.T) {
 	if got := c.HostKubeconfigs("/root"); !slices.Equal(got, []string{"/nowhere/kubelet.conf"}) {
 		t.Errorf("%q", got)
 	}
-	if got := c.NoHostKubeconfig("/root"); got != "no kubeconfig of the kubelet's: looked for /nowhere/kubelet.conf (kubernetes.kubeconfig names another)" {
+	if got := c.NoHostKubeconfig("/root"); got != "no kubeconfig of the kubelet's: looked for /nowhere/kubelet.conf; if it is elsewhere, set kubernetes.kubeconfig" {
 		t.Error(got)
 	}
 	want := []string{

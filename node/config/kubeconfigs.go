@@ -62,5 +62,5 @@ func (c *Config) HostKubeconfigs(root string) []string {
 
 // NoHostKubeconfig returns the text of the error for a host without a kubeconfig.
 func (c *Config) NoHostKubeconfig(root string) string {
-	return fmt.Sprintf("no kubeconfig of the kubelet's: looked for %s (kubernetes.kubeconfig names another)", joinAnd(c.HostKubeconfigs(root)))
+	return fmt.Sprintf("no kubeconfig of the kubelet's: looked for %s; if it is elsewhere, set kubernetes.kubeconfig", joinAnd(c.HostKubeconfigs(root)))
 }

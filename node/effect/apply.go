@@ -371,7 +371,7 @@ func (x *execution) recordBegin(ctx context.Context, step v1alpha1.Action) (err 
 		// From here on, a unit may run with the new content. If the plan fails or is cut
 		// off, and the file is changed back, the unit still has to be restarted for it.
 		if err := x.watched.MarkBegun(rec.Changes); err != nil {
-			x.log.Warn("cannot record that the plan has begun; if lockkeeper restarts before its end, a file that is changed back is no change", "err", err)
+			x.log.Warn("cannot record that the plan has begun; if lockkeeper restarts before the plan is carried out, it does not restart units for a file that has been changed back meanwhile", "err", err)
 		}
 	}
 	if time.Now().After(x.by) {
