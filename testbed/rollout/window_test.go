@@ -1,21 +1,15 @@
 package rollout
 
 import (
-	"context"
 	"fmt"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"slices"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/node/turn"
-	"lockkeeper.dev/lockkeeper/testbed/controlplane"
 	"lockkeeper.dev/lockkeeper/testbed/rig"
 )
 
@@ -80,55 +74,4 @@ func TestWindowOfTheHost(t *testing.T) {
 	s.schedulable(name)
 	s.reboots(name, 1)
 	s.Until(name, rig.Soon, "to have the window's veto", func(n *turn.Node) bool { return n.Host.Veto == v1alpha1.ReasonWindow })
-}
-
-// gates plays a Prometheus that takes the result of a query from the text of the query. TestGates uses a real one.
-func gates(t *testing.T) (url string, asked func(expr string) int) {
-	t.Helper()
-	var mu sync.Mutex
-	var all []string
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		mu.Lock()
-		all = append(all, r.FormValue("query"))
-		mu.Unlock()
-		result := `{"metric":{"__name__":"errors"},"value":[1,"7"]}`
-		if r.FormValue("query") == "nothing" {
-			result = ""
-		}
-		fmt.Fprintf(w, `{"status":"success","data":{"resultType":"vector","result":[%s]}}`, result)
-	}))
-	t.Cleanup(server.Close)
-	return server.URL, func(expr string) int {
-		mu.Lock()
-		defer mu.Unlock()
-		return len(slices.DeleteFunc(slices.Clone(all), func(q string) bool { return q != expr }))
-	}
-}
-
-// TestGate uses a policy with a closed gate, and then one with an open gate. The coordinator sends no query before a
-// host wants something.
-func TestGate(t *testing.T) {
-	t.Parallel()
-	const name = "node-2"
-	url, asked := gates(t)
-	policy := func(query string) string {
-		return "rollout: {settle: 1s, gates: [{name: calm, query: " + query + "}]}"
-	}
-	s := play(t, 2, 1, policy("errors"), config("coordinator", "prometheus_url", url))
-	if n := asked("errors"); n != 0 {
-		t.Errorf("%d queries although no node wants anything", n)
-	}
-	s.stage(name)
-	s.Held(name, v1alpha1.ReasonGateClosed)
-	s.Eventually("the gate's query", func(context.Context) (bool, error) { return asked("errors") > 0, nil })
-	s.alive("node-1") // the coordinator has used the answer
-	s.Held(name, v1alpha1.ReasonGateClosed)
-	s.reboots(name, 0)
-	_, err := s.ControlPlane.ApplyPolicy(s.Within(rig.Soon), controlplane.TestPolicy, policy("nothing"))
-	s.Must(err)
-	s.updated(name)
-	s.reboots(name, 1)
-	if asked("nothing") == 0 {
-		t.Error("the other query was never sent")
-	}
 }
