@@ -21,7 +21,6 @@ const (
 	notifySocket = "notify" // the longest socket name of a host
 
 	busStartTimeout = time.Minute
-	busStopGrace    = time.Second
 )
 
 // bus is one run of a host's dbus-daemon. Every process that can reach its socket may use it.

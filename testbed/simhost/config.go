@@ -35,7 +35,7 @@ func (h *Host) defaultConfig() Config {
 	}
 }
 
-func (c Config) toml(extra string) (string, error) {
+func (c Config) toml() (string, error) {
 	var b strings.Builder
 	for _, table := range slices.Sorted(maps.Keys(c)) { // "" comes first
 		if table != "" {
@@ -49,7 +49,6 @@ func (c Config) toml(extra string) (string, error) {
 			fmt.Fprintf(&b, "%s = %s\n", key, text)
 		}
 	}
-	b.WriteString(extra)
 	return b.String(), nil
 }
 
@@ -97,7 +96,7 @@ func (h *Host) Configure(edit func(Config)) error {
 	if edit != nil {
 		edit(h.config)
 	}
-	text, err := h.config.toml(h.opts.ConfigExtra)
+	text, err := h.config.toml()
 	if err != nil {
 		return err
 	}

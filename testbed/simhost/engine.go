@@ -16,13 +16,8 @@ type EngineStatus = engine.Status
 
 // The engine's operations, as GetStatus returns them.
 const (
-	OpIdle           = engine.OpIdle
-	OpChecking       = engine.OpChecking
-	OpAvailable      = engine.OpAvailable
-	OpDownloading    = engine.OpDownloading
-	OpFinalizing     = engine.OpFinalizing
-	OpNeedReboot     = engine.OpNeedReboot
-	OpReportingError = engine.OpReportingError
+	OpIdle       = engine.OpIdle
+	OpNeedReboot = engine.OpNeedReboot
 )
 
 func (h *Host) newEngine() *Engine {

@@ -27,7 +27,7 @@ type Host struct {
 	opts          Options
 	cp            *controlplane.ControlPlane
 	dir           *workdir.Dir
-	output        *output
+	log           *os.File
 	notify        *notifyListener
 	kubeletClient kubernetes.Interface
 	engine        *Engine
@@ -93,11 +93,9 @@ func (h *Host) prepare() (err error) {
 		return err
 	}
 	h.engine = h.newEngine()
-	log, err := os.OpenFile(h.LogPath(), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
-	if err != nil {
+	if h.log, err = os.OpenFile(h.LogPath(), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600); err != nil {
 		return fmt.Errorf("opening the log: %w", err)
 	}
-	h.output = &output{file: log, line: h.opts.Log}
 	socket, err := h.dir.Socket(notifySocket)
 	if err != nil {
 		return err
@@ -169,9 +167,8 @@ func copyFile(from, to string) error {
 	return nil
 }
 
-// Close ends the host. It asks lockkeeper to exit, ends all other parts without notice, deletes the Node unless
-// KeepNode is set, and removes the temporary directory. It returns when nothing is left. It may be called more than
-// once.
+// Close ends the host. It asks lockkeeper to exit, ends all other parts without notice, deletes the Node, and removes
+// the temporary directory. It returns when nothing is left. It may be called more than once.
 func (h *Host) Close() error {
 	h.closeOnce.Do(func() {
 		h.mu.Lock()
@@ -189,15 +186,13 @@ func (h *Host) Close() error {
 		if h.notify != nil {
 			h.notify.close()
 		}
-		if !h.opts.KeepNode {
-			h.closeErr = h.deleteNode()
-		}
-		if h.output != nil {
+		h.closeErr = h.deleteNode()
+		if h.log != nil {
 			text := h.Logs()
 			h.mu.Lock()
 			h.closed, h.lastLog = true, text[max(0, len(text)-1<<20):]
 			h.mu.Unlock()
-			h.output.file.Close()
+			h.log.Close()
 		}
 		if h.dir != nil {
 			h.closeErr = errors.Join(h.closeErr, h.dir.Remove())

@@ -24,19 +24,16 @@ import (
 type KubeletOptions struct {
 	// Heartbeat is the interval at which the kubelet renews its Lease and checks its Node; 0 means 2 s.
 	Heartbeat time.Duration
-	// StatusEvery is the interval at which the kubelet writes an unchanged Node; 0 means 5 minutes.
-	StatusEvery time.Duration
-	// ReadyAfter is the delay between the start of the kubelet and its first status.
-	ReadyAfter time.Duration
 	// NotReadyFor is how long the kubelet reports not ready after its first status, which already has the boot ID.
 	NotReadyFor time.Duration
 	// Silent removes the shutdown manager: the kubelet writes nothing when it exits, and the controller manager must
 	// detect that. Otherwise the kubelet holds a delay inhibitor and marks its Node as not ready on
 	// PrepareForShutdown.
 	Silent bool
-	// ShutdownGrace is how long the kubelet delays the shutdown for its pods.
-	ShutdownGrace time.Duration
 }
+
+// statusEvery is the interval at which the kubelet writes an unchanged Node.
+const statusEvery = 5 * time.Minute
 
 // kubelet is one run of a host's kubelet.
 type kubelet struct {
@@ -72,9 +69,6 @@ func (k *kubelet) stop() {
 
 func (k *kubelet) run(ctx context.Context) {
 	o := k.h.opts.Kubelet
-	if !pause(ctx, o.ReadyAfter) {
-		return
-	}
 	k.mu.Lock()
 	k.ready, k.reason = o.NotReadyFor == 0, "KubeletNotReady"
 	k.mu.Unlock()
@@ -129,7 +123,7 @@ func (k *kubelet) register(ctx context.Context) error {
 		corev1.ResourcePods: resource.MustParse("110"),
 	}
 	node := &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: o.Name, Labels: labels, Annotations: o.Annotations},
+		ObjectMeta: metav1.ObjectMeta{Name: o.Name, Labels: labels},
 		Status:     corev1.NodeStatus{Capacity: room, Allocatable: room},
 	}
 	_, err := k.client.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{})
@@ -196,7 +190,7 @@ func (k *kubelet) writeIfDue(ctx context.Context, node *corev1.Node) (first bool
 		want = corev1.ConditionTrue
 	}
 	same := node.Status.NodeInfo.BootID == k.bootID && readyOf(node) == want
-	if same && !k.lastWrite.IsZero() && time.Since(k.lastWrite) < k.h.opts.Kubelet.StatusEvery {
+	if same && !k.lastWrite.IsZero() && time.Since(k.lastWrite) < statusEvery {
 		return false, nil
 	}
 	if err := k.write(ctx); err != nil {
@@ -239,8 +233,7 @@ func (k *kubelet) write(ctx context.Context) error {
 	return nil
 }
 
-// prepareForShutdown is the kubelet's shutdown manager: it marks the node as not ready, gives its pods their grace period, and lets the
-// shutdown continue.
+// prepareForShutdown is the kubelet's shutdown manager: it marks the node as not ready, and lets the shutdown continue.
 func (k *kubelet) prepareForShutdown(ctx context.Context) {
 	k.mu.Lock()
 	k.ready, k.reason = false, "NodeShutdown"
@@ -248,7 +241,6 @@ func (k *kubelet) prepareForShutdown(ctx context.Context) {
 	k.complain("marking its Node not ready", k.write(short))
 	cancel()
 	k.mu.Unlock()
-	pause(ctx, k.h.opts.Kubelet.ShutdownGrace)
 }
 
 func readyOf(node *corev1.Node) corev1.ConditionStatus {

@@ -40,7 +40,6 @@ type Session struct {
 	ID     string // letters and digits
 	User   string
 	UID    uint32
-	Seat   string
 	TTY    string
 	Remote bool
 	Class  string // "" is "user"
@@ -63,7 +62,6 @@ type Logind struct {
 	freed      chan struct{} // closed and replaced when an inhibitor is released
 	sessions   map[string]Session
 	terminals  []*Terminal
-	wall       string
 }
 
 // OnReboot sets what logind does with calls to reboot from now on.
@@ -116,7 +114,7 @@ func (l *Logind) start(b *boot) error {
 		return nil
 	}
 	if l.boot != b {
-		l.boot, l.preparing, l.wall = b, false, ""
+		l.boot, l.preparing = b, false
 		l.inhibitors, l.sessions, l.freed = map[*inhibitor]struct{}{}, map[string]Session{}, make(chan struct{})
 	}
 	sent := newSentFiles()
@@ -141,24 +139,13 @@ func (l *Logind) export(conn *dbus.Conn, sent *sentFiles) error {
 		},
 		"ListInhibitors": l.listInhibitors,
 		"ListSessions":   l.listSessions,
-		"SetWallMessage": func(text string, enable bool) *dbus.Error {
-			l.mu.Lock()
-			defer l.mu.Unlock()
-			l.wall = text
-			return nil
-		},
 	}, loginPath, loginIface)
 	if err != nil {
 		return err
 	}
-	type scheduled struct {
-		Kind string
-		Usec uint64
-	}
 	constant := func(v any) *prop.Prop { return &prop.Prop{Value: v, Emit: prop.EmitFalse} }
 	l.props, err = prop.Export(conn, loginPath, prop.Map{loginIface: {
 		"PreparingForShutdown": constant(l.preparing),
-		"ScheduledShutdown":    constant(scheduled{}),
 		"InhibitDelayMaxUSec":  constant(uint64(l.h.opts.InhibitDelayMax.Microseconds())),
 	}})
 	if err != nil {
@@ -311,14 +298,7 @@ func (l *Logind) listSessions() ([]sessionRow, *dbus.Error) {
 	rows := []sessionRow{}
 	for _, id := range slices.Sorted(maps.Keys(l.sessions)) {
 		s := l.sessions[id]
-		rows = append(rows, sessionRow{s.ID, s.UID, s.User, s.Seat, sessionPath(s.ID)})
+		rows = append(rows, sessionRow{s.ID, s.UID, s.User, "", sessionPath(s.ID)})
 	}
 	return rows, nil
-}
-
-// WallMessage returns the text that SetWallMessage last set in this boot.
-func (l *Logind) WallMessage() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.wall
 }

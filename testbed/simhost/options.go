@@ -10,9 +10,8 @@ type Options struct {
 	// Name is the name of the host and of its Node.
 	Name string
 	// The kubelet sets Zone and Labels on the Node when it first registers. Labels may contain lockkeeper.dev/managed.
-	Zone        string
-	Labels      map[string]string
-	Annotations map[string]string
+	Zone   string
+	Labels map[string]string
 	// ControlPlane gives the Node the label of a control-plane node. The testbed's admin sets the label, because
 	// NodeRestriction forbids it to kubelets.
 	ControlPlane bool
@@ -23,9 +22,8 @@ type Options struct {
 
 	// Binary is the program to run as lockkeeper. The host calls it as: Binary run --config FILE --root DIR.
 	Binary string
-	// Config edits lockkeeper.toml before it is first written. ConfigExtra is TOML that is appended to it.
-	Config      func(Config)
-	ConfigExtra string
+	// Config edits lockkeeper.toml before it is first written.
+	Config func(Config)
 	// Env is added to lockkeeper's environment. Its elements have the form KEY=VALUE.
 	Env []string
 	// Kubeconfig and CoordinatorKubeconfig replace the files with the two credentials, for example with files that go through a fault
@@ -56,10 +54,6 @@ type Options struct {
 
 	// Dir is the directory for all files of the host. It remains after Close. "" means a temporary directory.
 	Dir string
-	// KeepNode keeps the Node in the cluster when the host is closed.
-	KeepNode bool
-	// Log receives each line that lockkeeper writes, without its newline. It must not block for long.
-	Log func(line string)
 	// Events is called with every event of this host, one at a time and from several goroutines. The host waits until the call returns.
 	// Events may call the host's getters, but no method that starts, stops or waits.
 	Events func(Event)
@@ -77,7 +71,7 @@ func (o *Options) setDefaults() error {
 	}
 	for d, fallback := range map[*time.Duration]time.Duration{
 		&o.StopTimeout: 5 * time.Second, &o.BootedAgo: time.Hour, &o.DownTime: 300 * time.Millisecond, &o.InhibitDelayMax: 5 * time.Second,
-		&o.Kubelet.Heartbeat: 2 * time.Second, &o.Kubelet.StatusEvery: 5 * time.Minute,
+		&o.Kubelet.Heartbeat: 2 * time.Second,
 	} {
 		if *d < 0 {
 			return errors.New("a duration is negative")

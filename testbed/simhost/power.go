@@ -58,8 +58,6 @@ type NextBoot struct {
 	Version string
 	// StayDown keeps the host down until [Host.PowerOn].
 	StayDown bool
-	// DownTime overrides the option of the same name.
-	DownTime time.Duration
 	// WithoutLockkeeper, WithoutKubelet and WithoutEngine leave that part down.
 	WithoutLockkeeper, WithoutKubelet, WithoutEngine bool
 }
@@ -80,8 +78,6 @@ type CrashOptions struct {
 	StayDown bool
 	// WithoutLockkeeper leaves lockkeeper down in the next boot.
 	WithoutLockkeeper bool
-	// DownTime overrides the option of the same name.
-	DownTime time.Duration
 }
 
 // Crash cuts the power without notice: lockkeeper is killed, and the bus and the kubelet are gone. The Node keeps its
@@ -91,7 +87,7 @@ func (h *Host) Crash(o CrashOptions) error {
 	h.mu.Lock()
 	b, boots := h.boot, h.boots
 	if b != nil && !h.closing {
-		h.next = NextBoot{Rollback: !o.ComesUpUpdated, StayDown: o.StayDown, WithoutLockkeeper: o.WithoutLockkeeper, DownTime: o.DownTime}
+		h.next = NextBoot{Rollback: !o.ComesUpUpdated, StayDown: o.StayDown, WithoutLockkeeper: o.WithoutLockkeeper}
 	}
 	closing := h.closing
 	h.mu.Unlock()
@@ -105,7 +101,7 @@ func (h *Host) Crash(o CrashOptions) error {
 	h.emit(Crashed, b.id, "")
 	b.cut()
 	if first {
-		h.task(func() { h.cycle(b) })
+		h.task(h.cycle)
 	}
 	return h.waitState(h.life, func() bool {
 		return h.boot == nil && h.next.StayDown || h.boots > boots
@@ -124,25 +120,18 @@ func (h *Host) shutDown(b *boot) {
 	if service != nil && service.boot == b {
 		service.stop(h.opts.StopTimeout, b.ctx.Done())
 	}
-	h.cycle(b)
+	h.cycle()
 }
 
 // cycle takes a claimed boot down and starts the next one.
-func (h *Host) cycle(b *boot) {
+func (h *Host) cycle() {
 	h.power.Lock()
 	h.powerOffLocked()
 	h.power.Unlock()
 	h.mu.Lock()
-	next := h.next
+	stay := h.next.StayDown
 	h.mu.Unlock()
-	if next.StayDown {
-		return
-	}
-	wait := h.opts.DownTime
-	if next.DownTime > 0 {
-		wait = next.DownTime
-	}
-	if !pause(h.life, wait) {
+	if stay || !pause(h.life, h.opts.DownTime) {
 		return
 	}
 	if err := h.powerOn(); err != nil {

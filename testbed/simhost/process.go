@@ -25,13 +25,10 @@ var spawner = sync.OnceValue(func() chan<- func() {
 type process struct {
 	cmd  *exec.Cmd
 	gone chan struct{} // closed when the process has ended and been reaped
-	err  error         // how the process ended; read it only after gone is closed
 }
 
 func startProcess(cmd *exec.Cmd) (*process, error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	// If a grandchild keeps the output open, Wait must still return when the child is gone.
-	cmd.WaitDelay = time.Second
 	started := make(chan error, 1)
 	spawner() <- func() { started <- cmd.Start() }
 	if err := <-started; err != nil {
@@ -39,7 +36,7 @@ func startProcess(cmd *exec.Cmd) (*process, error) {
 	}
 	p := &process{cmd: cmd, gone: make(chan struct{})}
 	go func() {
-		p.err = cmd.Wait()
+		_ = cmd.Wait()                                      // nothing depends on how it ended
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // kill remaining processes of the group
 		close(p.gone)
 	}()

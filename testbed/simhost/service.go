@@ -1,7 +1,6 @@
 package simhost
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -96,7 +95,7 @@ func (s *service) spawnLocked() (*process, error) {
 		"NOTIFY_SOCKET=" + h.dir.Join(notifySocket),
 		"GORACE=" + RaceOptions, // only a binary with the race detector reads it
 	}, h.opts.Env...)
-	cmd.Stdout, cmd.Stderr = h.output, h.output
+	cmd.Stdout, cmd.Stderr = h.log, h.log
 	h.notify.reset()
 	p, err := startProcess(cmd)
 	if err != nil {
@@ -134,39 +133,9 @@ func (s *service) process() *process {
 	return s.proc
 }
 
-// output writes everything that lockkeeper prints to a file, and calls line with each line.
-type output struct {
-	mu   sync.Mutex
-	file *os.File
-	line func(string) // may be nil
-	rest []byte
-}
-
-const maxLine = 64 << 10 // longest line passed to line, in bytes
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if _, err := o.file.Write(p); err != nil {
-		return 0, err
-	}
-	if o.line == nil {
-		return len(p), nil
-	}
-	o.rest = append(o.rest, p...)
-	for {
-		line, after, found := bytes.Cut(o.rest, []byte("\n"))
-		if !found && len(o.rest) < maxLine {
-			return len(p), nil
-		}
-		o.line(string(line))
-		o.rest = bytes.Clone(after)
-	}
-}
-
 // note adds a line of the testbed to the host's log.
 func (h *Host) note(format string, args ...any) {
-	_, _ = fmt.Fprintf(h.output, "-- "+format+"\n", args...)
+	_, _ = fmt.Fprintf(h.log, "-- "+format+"\n", args...)
 }
 
 // logf logs a problem of the simulation itself in the host's log.
