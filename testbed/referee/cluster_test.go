@@ -245,7 +245,7 @@ func TestGap(t *testing.T) {
 	f := newFleet(t)
 	f.must(f.Sync(f.ctx))
 	f.mu.Lock() // the referee takes nothing from the watch in the meantime
-	_, rev, err := f.store.list(f.ctx, f.leaseKey(), 0)
+	_, rev, err := f.store.list(f.ctx, leaseKey, 0)
 	if err == nil {
 		f.last = 1
 		err = f.store.compact(f.ctx, rev)

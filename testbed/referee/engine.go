@@ -42,8 +42,6 @@ type config struct {
 	late time.Duration
 	// admins are the field managers whose cordons count as an admin's.
 	admins []string
-	// skip reports whether a policy leaves the pod on the node. It may be nil.
-	skip func(*corev1.Pod) bool
 	// line receives one readable line for each transition. It may be nil.
 	line func(at time.Time, node, text string)
 }

@@ -11,37 +11,35 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes/scheme"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
 // Keys under which the API server stores its objects, and the key of the referee's marks.
 const (
-	everything  = "/"
-	nodePrefix  = "/registry/minions/"
-	leasePrefix = "/registry/leases/"
-	podPrefix   = "/registry/pods/"
-	markPrefix  = "/lockkeeper-testbed/referee/"
+	everything = "/"
+	nodePrefix = "/registry/minions/"
+	leaseKey   = "/registry/leases/" + v1alpha1.DefaultLeaseNamespace + "/" + v1alpha1.DefaultLeaseName
+	podPrefix  = "/registry/pods/"
+	markPrefix = "/lockkeeper-testbed/referee/"
 )
 
 // retryAfter is the delay before the referee calls etcd again after a failure.
 const retryAfter = 50 * time.Millisecond
-
-func (r *Referee) leaseKey() string {
-	return leasePrefix + r.opts.LeaseNamespace + "/" + r.opts.LeaseName
-}
 
 // list reads the initial state: all objects at one revision.
 func (r *Referee) list(ctx context.Context) error {
 	r.latest = time.Now()
 	r.engine.first = true
 	defer func() { r.engine.first = false }()
-	leases, rev, err := r.store.list(ctx, r.leaseKey(), 0)
+	leases, rev, err := r.store.list(ctx, leaseKey, 0)
 	if err != nil {
 		return fmt.Errorf("listing the Lease: %w", err)
 	}
 	r.last = rev
 	found := false
 	for _, kv := range leases {
-		if string(kv.Key) == r.leaseKey() {
+		if string(kv.Key) == leaseKey {
 			found = true
 			if err := r.apply(event{KV: kv}); err != nil {
 				return err
@@ -157,7 +155,7 @@ func (r *Referee) take(events []event) error {
 // apply passes one write to the engine. It also handles the first list.
 func (r *Referee) apply(ev event) error {
 	key := string(ev.KV.Key)
-	ours := strings.HasPrefix(key, nodePrefix) || strings.HasPrefix(key, podPrefix) || key == r.leaseKey()
+	ours := strings.HasPrefix(key, nodePrefix) || strings.HasPrefix(key, podPrefix) || key == leaseKey
 	switch {
 	case key == r.mark:
 		r.marked(ev)
@@ -178,7 +176,7 @@ func (r *Referee) apply(ev event) error {
 			return err
 		}
 		r.engine.onNode(m, name, obj)
-	case key == r.leaseKey():
+	case key == leaseKey:
 		obj, err := decode[coordinationv1.Lease](ev.KV, gone)
 		if err != nil {
 			return err

@@ -8,13 +8,13 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
 // Judge applies the rules to writes that its caller passes to it, in the order of their revisions. It serves a store that
 // can call it for each write; a [Referee] follows etcd instead. Its methods are safe for concurrent use.
 type Judge struct {
-	opts Options
-
 	mu     sync.Mutex
 	engine *engine
 	last   moment
@@ -22,8 +22,7 @@ type Judge struct {
 
 // NewJudge returns a Judge that has seen nothing yet. What it sees first is not judged, until [Judge.Begin].
 func NewJudge(opts Options) *Judge {
-	j := &Judge{opts: opts.withDefaults()}
-	j.engine = newEngine(j.opts.config())
+	j := &Judge{engine: newEngine(opts.withDefaults().config())}
 	j.engine.first = true
 	return j
 }
@@ -49,7 +48,7 @@ func (j *Judge) Node(rev int64, at time.Time, name string, obj *corev1.Node) {
 
 // Lease takes a version of a Lease; all but lockkeeper's are ignored. A nil obj means that the Lease does not exist.
 func (j *Judge) Lease(rev int64, at time.Time, namespace, name string, obj *coordinationv1.Lease) {
-	if namespace != j.opts.LeaseNamespace || name != j.opts.LeaseName {
+	if namespace != v1alpha1.DefaultLeaseNamespace || name != v1alpha1.DefaultLeaseName {
 		return
 	}
 	j.mu.Lock()

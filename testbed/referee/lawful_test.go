@@ -497,15 +497,6 @@ var lawful = []struct {
 		s.cordon("n1")
 		s.write("n2", func(n *corev1.Node) { n.UID = "another" }, unschedulable(true), marked(true))
 	}},
-	{"a pod that a policy skips", func(s *script) {
-		s.e.skip = func(p *corev1.Pod) bool { return p.Name == "p" }
-		s.pod("p", "n1")
-		s.grant("n1", "t1")
-		s.cordon("n1")
-		s.drained("n1", "t1")
-		s.commit("n1")
-		s.reboot("n1")
-	}},
 	{"no drain: applied", func(s *script) {
 		s.pod("p", "n1")
 		s.write("n1", s.publishes("boot-1", v1alpha1.WantsApply))

@@ -54,7 +54,7 @@ func (e *engine) onPod(m moment, key string, obj *corev1.Pod) {
 		return
 	}
 	after := &pod{
-		key: key, uid: string(obj.UID), node: obj.Spec.NodeName, evictable: evictable(obj) && (e.skip == nil || !e.skip(obj)),
+		key: key, uid: string(obj.UID), node: obj.Spec.NodeName, evictable: evictable(obj),
 		evicted: before != nil && before.uid == string(obj.UID) && before.evicted,
 		kured:   runsKured(obj), since: m,
 	}

@@ -7,10 +7,7 @@ import (
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/uuid"
-
-	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
 // Cluster is the control plane to watch.
@@ -31,13 +28,8 @@ type Options struct {
 	// Late is how long a leader may take to call a turn overdue, or to notice that nothing stops its clock any more. 0: only what is overdue too early
 	// is judged, for runs in which a leader may be unable to write for longer than any limit.
 	Late time.Duration
-	// LeaseNamespace and LeaseName name lockkeeper's Lease; "" is the default.
-	LeaseNamespace, LeaseName string
 	// Admins are prefixes of the field managers whose cordons count as an admin's; nil means "kubectl".
 	Admins []string
-	// Skip reports whether a drain leaves the pod on its node, in addition to DaemonSet pods, static pods and finished pods. It may be nil. It must
-	// be fast and must not call the Referee.
-	Skip func(*corev1.Pod) bool
 	// OnEvent receives one readable line for each transition, in order and from one goroutine at a time. It must not call the Referee.
 	OnEvent func(text string)
 }
@@ -62,7 +54,6 @@ type Declaration struct {
 
 // Referee follows one cluster from Start to Close. Its methods are safe for concurrent use.
 type Referee struct {
-	opts  Options
 	store *store
 	mark  string // the key of its marks
 
@@ -107,8 +98,6 @@ const (
 // withDefaults returns the options with the default of each that is not set.
 func (o Options) withDefaults() Options {
 	o.Budget, o.Lag = cmp.Or(o.Budget, 1), cmp.Or(o.Lag, 5*time.Second)
-	o.LeaseNamespace = cmp.Or(o.LeaseNamespace, v1alpha1.DefaultLeaseNamespace)
-	o.LeaseName = cmp.Or(o.LeaseName, v1alpha1.DefaultLeaseName)
 	if o.Admins == nil {
 		o.Admins = []string{"kubectl"}
 	}
@@ -117,7 +106,7 @@ func (o Options) withDefaults() Options {
 
 // config returns the configuration of the engine.
 func (o Options) config() config {
-	c := config{budget: o.Budget, policies: o.Policies, lag: o.Lag, late: o.Late, admins: o.Admins, skip: o.Skip}
+	c := config{budget: o.Budget, policies: o.Policies, lag: o.Lag, late: o.Late, admins: o.Admins}
 	if o.OnEvent != nil {
 		c.line = func(at time.Time, node, text string) {
 			o.OnEvent(fmt.Sprintf("%s %-10s %s", at.Format(time.TimeOnly), node, text))
@@ -129,13 +118,12 @@ func (o Options) config() config {
 // Start lists Nodes, the Lease and pods, and follows them until Close. It returns after the first list. The referee does not judge what the first
 // list contains, only what is written later.
 func Start(ctx context.Context, cluster Cluster, opts Options) (*Referee, error) {
-	opts = opts.withDefaults()
 	s, err := newStore(cluster.EtcdEndpoint())
 	if err != nil {
 		return nil, fmt.Errorf("starting the referee: %w", err)
 	}
 	r := &Referee{
-		opts: opts, store: s, mark: markPrefix + string(uuid.NewUUID()), engine: newEngine(opts.config()),
+		store: s, mark: markPrefix + string(uuid.NewUUID()), engine: newEngine(opts.withDefaults().config()),
 		known: map[string]int64{}, marks: map[int64]*mark{}, wake: make(chan struct{}, 1),
 	}
 	if err := r.list(ctx); err != nil {
