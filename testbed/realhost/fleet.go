@@ -2,7 +2,6 @@ package realhost
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -11,7 +10,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"lockkeeper.dev/lockkeeper/testbed/controlplane"
 )
@@ -71,10 +69,6 @@ func StartFleet(ctx context.Context, lab *Lab, cp *controlplane.ControlPlane, o 
 		f.Close()
 		return nil, err
 	}
-	if err := f.each(func(h *Host) error { return h.labelControlPlane(waiting) }); err != nil {
-		f.Close()
-		return nil, err
-	}
 	context.AfterFunc(ctx, f.Close)
 	return f, nil
 }
@@ -130,18 +124,4 @@ func nodeReady(n *corev1.Node) bool {
 	return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
 	})
-}
-
-func (h *Host) labelControlPlane(ctx context.Context) error {
-	if !h.opts.ControlPlane {
-		return nil
-	}
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": map[string]string{"node-role.kubernetes.io/control-plane": ""}}})
-	if err != nil {
-		return err
-	}
-	if _, err := h.cp.Client().CoreV1().Nodes().Patch(ctx, h.opts.Name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
-		return fmt.Errorf("labelling %s as a control-plane node: %w", h.opts.Name, err)
-	}
-	return nil
 }

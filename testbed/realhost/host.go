@@ -16,8 +16,14 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/controlplane"
 )
 
-// rebootStatus is the exit status of systemd-nspawn when its container requested a reboot.
-const rebootStatus = 133
+const (
+	// rebootStatus is the exit status of systemd-nspawn when its container requested a reboot.
+	rebootStatus = 133
+	// firstVersion is the VERSION_ID that a host has first.
+	firstVersion = "4.1.0"
+	// downTime is the time between the end of a boot and the next boot.
+	downTime = time.Second
+)
 
 //go:embed files/start.sh
 var startScript string
@@ -72,7 +78,7 @@ func newHost(ctx context.Context, l *Lab, cp *controlplane.ControlPlane, p parts
 	if err != nil {
 		return nil, fmt.Errorf("creating host %s: %w", opts.Name, err)
 	}
-	h := &Host{opts: opts, lab: l, cp: cp, parts: p, tree: tree, version: opts.Version, power: true, changed: make(chan struct{}), stopped: make(chan struct{})}
+	h := &Host{opts: opts, lab: l, cp: cp, parts: p, tree: tree, version: firstVersion, power: true, changed: make(chan struct{}), stopped: make(chan struct{})}
 	number, err := l.add(h)
 	if err != nil {
 		return nil, fmt.Errorf("creating host %s: %w", opts.Name, err)
@@ -113,18 +119,14 @@ func (h *Host) supervise() {
 			h.update(func() { h.power, h.failed = false, err })
 			continue
 		}
-		down := h.opts.DownTime
 		h.update(func() {
-			if h.next.DownTime > 0 {
-				down = h.next.DownTime
-			}
 			if h.next.StayDown {
 				h.power, h.next.StayDown = false, false
 			}
 		})
 		select {
 		case <-h.life.Done():
-		case <-time.After(down):
+		case <-time.After(downTime):
 		}
 	}
 }

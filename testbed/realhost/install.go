@@ -53,12 +53,11 @@ func (h *Host) install() error {
 	if err != nil {
 		return err
 	}
-	config = fmt.Appendf(config, "shutdownGracePeriod: %s\nshutdownGracePeriodCriticalPods: 1s\n", h.opts.ShutdownGrace)
 	all := map[string][]byte{
 		"/etc/hostname":                []byte(h.opts.Name + "\n"),
 		"/etc/hosts":                   fmt.Appendf(nil, "127.0.0.1 localhost\n%s %s\n", h.addr, h.opts.Name),
 		"/etc/machine-id":              []byte(h.machineID + "\n"),
-		osReleaseFile:                  []byte(h.opts.osRelease(h.opts.Version)),
+		osReleaseFile:                  []byte(h.opts.osRelease(firstVersion)),
 		"/etc/kubernetes/kubelet.yaml": config,
 		"/etc/kubernetes/kubelet.env":  fmt.Appendf(nil, "KUBELET_ARGS=%s\n", h.kubeletArgs()),
 		"/etc/systemd/network/10-host0.network": fmt.Appendf(nil,

@@ -42,7 +42,6 @@ type Lab struct {
 	janitor  *exec.Cmd
 	let      io.Closer // closing it makes the janitor start
 	said     *bytes.Buffer
-	cgroups  []string // one directory in each hierarchy
 	mu       sync.Mutex
 	hosts    map[*Host]bool
 	used     int // assigned addresses
@@ -117,7 +116,7 @@ func (l *Lab) make(ctx context.Context, lock *os.File) (err error) {
 	if l.janitor, l.let, err = startJanitor(l.tag, l.dir, lock, l.said); err != nil {
 		return err
 	}
-	if l.cgroups, err = makeCgroups(l.tag); err != nil {
+	if _, err = makeCgroups(l.tag); err != nil {
 		return err
 	}
 	for _, args := range [][]string{
@@ -214,9 +213,6 @@ func (l *Lab) Gateway() netip.Addr { return netip.AddrFrom4([4]byte{10, 213, byt
 // Dir returns the lab's directory. It contains a directory for each host, with its changes to the operating system (up)
 // and its console (console.log).
 func (l *Lab) Dir() string { return l.dir }
-
-// Tag returns the name of the lab's bridge and cgroups.
-func (l *Lab) Tag() string { return l.tag }
 
 // Close closes the lab's hosts and removes everything of the lab from the machine. It may be called more than once and
 // returns when nothing is left.

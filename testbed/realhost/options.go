@@ -1,12 +1,10 @@
 package realhost
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
-	"time"
 )
 
 // Options describe a host.
@@ -15,21 +13,11 @@ type Options struct {
 	Name string
 	// Labels are set on the Node by its kubelet when the kubelet registers it.
 	Labels map[string]string
-	// ControlPlane gives the Node the label of a control-plane node. The testbed's admin sets the label, because
-	// NodeRestriction forbids it to kubelets.
-	ControlPlane bool
 
 	// Release is the operating system of the host; "" means [DefaultRelease].
 	Release Release
-	// Version is the first VERSION_ID; "" means 4.1.0.
-	Version string
 	// OSRelease adds lines to os-release, or replaces its default lines: NAME, ID ("testos"), VERSION_ID, PRETTY_NAME.
 	OSRelease map[string]string
-	// ShutdownGrace is the kubelet's shutdownGracePeriod. Its last second is for critical pods. 0 means 4 s, which is
-	// less than logind's default InhibitDelayMaxSec of 5 s.
-	ShutdownGrace time.Duration
-	// DownTime is the time between the end of a boot and the next boot; 0 means 1 s.
-	DownTime time.Duration
 
 	// Files are written to the host before its first boot, by absolute path and readable by all. Files in a bin or
 	// sbin directory are executable.
@@ -48,9 +36,6 @@ func (o *Options) setDefaults() error {
 	if o.Name == "" || strings.Trim(o.Name, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" || len(o.Name) > 63 {
 		return fmt.Errorf("%q is not a valid host name", o.Name)
 	}
-	if o.ShutdownGrace < 0 || o.DownTime < 0 {
-		return errors.New("a duration is negative")
-	}
 	if o.Release == "" {
 		release, err := DefaultRelease()
 		if err != nil {
@@ -60,15 +45,6 @@ func (o *Options) setDefaults() error {
 	}
 	if !slices.Contains(Releases, o.Release) {
 		return fmt.Errorf("the release is %q, expected one of %q", o.Release, Releases)
-	}
-	if o.Version == "" {
-		o.Version = "4.1.0"
-	}
-	if o.ShutdownGrace == 0 {
-		o.ShutdownGrace = 4 * time.Second
-	}
-	if o.DownTime == 0 {
-		o.DownTime = time.Second
 	}
 	return nil
 }
@@ -95,8 +71,6 @@ type NextBoot struct {
 	Mask []string
 	// StayDown keeps the host down; see [Host.PowerOn].
 	StayDown bool
-	// DownTime overrides the option of the same name; 0 keeps the option.
-	DownTime time.Duration
 	// Prepare is called before the boot while the host is down, so [Host.WriteFile] changes the disk.
 	Prepare func() error
 }
