@@ -55,8 +55,6 @@ type Options struct {
 	ShutdownTakes, BootTakes time.Duration
 	// InhibitDelayMax bounds the wait for delay inhibitors; 0 is logind's default, 5 s.
 	InhibitDelayMax time.Duration
-	// WithoutEngine leaves update_engine off the bus, as with /usr/.noupdate, until the test starts it.
-	WithoutEngine bool
 	// CoreOS has the host run Fedora CoreOS, whose os-release names its image by OSTREE_VERSION, and not Flatcar. It has no
 	// update_engine: see [Host.StageNext].
 	CoreOS bool
@@ -188,7 +186,7 @@ func (h *Host) powerOn(a *attempt) (b *boot, version string, err error) {
 	h.boots++
 	h.mu.Unlock()
 	h.units.reset(b)
-	if err := h.start(b, !h.o.WithoutEngine && !h.o.CoreOS, !h.logind.removed.Load()); err != nil {
+	if err := h.start(b, !h.o.CoreOS, !h.logind.removed.Load()); err != nil {
 		h.down(b)
 		return nil, "", err
 	}

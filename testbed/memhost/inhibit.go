@@ -23,15 +23,13 @@ func (i Inhibitor) inhibits(mode string) bool {
 
 // Session is a login session.
 type Session struct {
-	ID     string
-	User   string
-	UID    uint32
-	Seat   string
-	TTY    string
-	Remote bool
-	Class  string // "" is "user"
-	State  string // "" is "active"
-	Since  time.Time
+	ID    string
+	User  string
+	UID   uint32
+	TTY   string
+	Class string // "" is "user"
+	State string // "" is "active"
+	Since time.Time
 }
 
 // Hold takes an inhibitor that is held until the test calls release or the host goes down. Nothing is held while the host is
@@ -72,7 +70,7 @@ func (l *Logind) holds(mode string) bool {
 }
 
 // awaitDelays waits until no delay inhibitor is held, for at most InhibitDelayMax.
-func (l *Logind) awaitDelays(ctx context.Context, b *boot) {
+func (l *Logind) awaitDelays(ctx context.Context) {
 	timer := time.NewTimer(l.h.o.InhibitDelayMax)
 	defer timer.Stop()
 	for {
@@ -127,7 +125,7 @@ func (l *Logind) listSessions() ([]sessionRow, *dbus.Error) {
 	rows := []sessionRow{}
 	for _, id := range slices.Sorted(maps.Keys(l.sessions)) {
 		s := l.sessions[id]
-		rows = append(rows, sessionRow{s.ID, s.UID, s.User, s.Seat, sessionPath(s.ID)})
+		rows = append(rows, sessionRow{s.ID, s.UID, s.User, "", sessionPath(s.ID)})
 	}
 	return rows, nil
 }

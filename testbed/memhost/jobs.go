@@ -79,9 +79,6 @@ func (u *Units) request(method, name string) (path dbus.ObjectPath, refused *dbu
 		case u.shuttingDown && method != "StopUnit":
 			refuse("TransactionIsDestructive", "Transaction for "+name+"/start is destructive (reboot.target has 'start' job queued, but 'stop' is included in transaction).")
 			return
-		case method == "ReloadUnit" && u.defined[s.name].CannotReload:
-			refuse("JobTypeNotApplicable", "Job type reload is not applicable for unit "+name+".")
-			return
 		}
 		path = u.queue(method, s).path()
 	})

@@ -15,10 +15,9 @@ import (
 )
 
 const (
-	loginName    = "org.freedesktop.login1"
-	loginPath    = dbus.ObjectPath("/org/freedesktop/login1")
-	loginIface   = "org.freedesktop.login1.Manager"
-	sessionIface = "org.freedesktop.login1.Session"
+	loginName  = "org.freedesktop.login1"
+	loginPath  = dbus.ObjectPath("/org/freedesktop/login1")
+	loginIface = "org.freedesktop.login1.Manager"
 )
 
 // RebootMode is what logind does with a call to reboot.
@@ -48,7 +47,6 @@ type Logind struct {
 	inhibitors map[*Inhibitor]bool
 	freed      chan struct{} // closed and replaced when an inhibitor is released
 	sessions   map[string]Session
-	wall       string
 }
 
 // shutdown is a shutdown under way. systemd continues it if logind dies after it has queued its job.
@@ -130,7 +128,7 @@ func (l *Logind) start(b *boot) error {
 		return nil
 	}
 	if l.boot != b {
-		l.boot, l.shutdown, l.wall = b, nil, ""
+		l.boot, l.shutdown = b, nil
 		l.inhibitors, l.sessions, l.freed = map[*Inhibitor]bool{}, map[string]Session{}, make(chan struct{})
 	}
 	conn, err := b.theBus().Connect()
@@ -141,7 +139,6 @@ func (l *Logind) start(b *boot) error {
 		"RebootWithFlags": func(m dbus.Message, flags uint64) *dbus.Error { return l.reboot(conn, m, flags) },
 		"ListInhibitors":  func() ([]Inhibitor, *dbus.Error) { return l.Inhibitors(), nil },
 		"ListSessions":    l.listSessions,
-		"SetWallMessage":  l.setWall,
 	}, loginPath, loginIface)
 	if err == nil {
 		err = objects{l.properties}.export(conn, loginPath)
@@ -229,7 +226,7 @@ func (l *Logind) begin(b *boot, accepted func()) bool {
 	l.announce(true)
 	go func() {
 		defer cancel()
-		l.awaitDelays(ctx, b)
+		l.awaitDelays(ctx)
 		l.mu.Lock()
 		s.queued = ctx.Err() == nil
 		l.mu.Unlock()
@@ -282,13 +279,6 @@ func (l *Logind) CancelShutdown() bool {
 	return true
 }
 
-func (l *Logind) setWall(text string, _ bool) *dbus.Error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.wall = text
-	return nil
-}
-
 // properties returns the properties of logind itself and of sessions.
 func (l *Logind) properties(path dbus.ObjectPath, _ string) map[string]any {
 	l.mu.Lock()
@@ -306,7 +296,7 @@ func (l *Logind) properties(path dbus.ObjectPath, _ string) map[string]any {
 				since = uint64(s.Since.UnixMicro())
 			}
 			return map[string]any{
-				"Id": s.ID, "Name": s.User, "Class": cmp.Or(s.Class, "user"), "State": cmp.Or(s.State, "active"), "TTY": s.TTY, "Remote": s.Remote, "Timestamp": since,
+				"Id": s.ID, "Name": s.User, "Class": cmp.Or(s.Class, "user"), "State": cmp.Or(s.State, "active"), "TTY": s.TTY, "Remote": false, "Timestamp": since,
 			}
 		}
 	}

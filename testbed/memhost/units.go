@@ -19,24 +19,20 @@ const (
 	systemdName  = "org.freedesktop.systemd1"
 	systemdPath  = dbus.ObjectPath("/org/freedesktop/systemd1")
 	systemdIface = "org.freedesktop.systemd1.Manager"
-	unitIface    = "org.freedesktop.systemd1.Unit"
 	serviceIface = "org.freedesktop.systemd1.Service"
 )
 
 // Unit is the definition of a unit, as its files have it. The zero value is a loaded unit whose starts succeed at once.
 type Unit struct {
-	Load                                  string   // LoadState; "" is "loaded"
-	Active                                string   // ActiveState at the start of a boot; "" is "inactive"
-	File                                  string   // UnitFileState; "" is "enabled"
-	Names                                 []string // aliases
-	Wants, Requires, WantedBy, RequiredBy []string
-	FragmentPath                          string
-	DropInPaths                           []string
+	Load                        string   // LoadState; "" is "loaded"
+	Active                      string   // ActiveState at the start of a boot; "" is "inactive"
+	File                        string   // UnitFileState; "" is "enabled"
+	Names                       []string // aliases
+	Wants, Requires, RequiredBy []string
 
 	// Type of a service; "" is "oneshot". A oneshot is active only with RemainAfterExit.
 	Type            string
 	RemainAfterExit bool
-	CannotReload    bool
 
 	// How long the operations of a service take. Each takes at least a millisecond.
 	StartTakes, StopTakes, ReloadTakes time.Duration
@@ -384,10 +380,10 @@ func (u *Units) unitProperties(s *state) map[string]any {
 	}
 	list := func(l []string) []string { return append([]string{}, l...) }
 	return map[string]any{
-		"Id": s.name, "Names": append([]string{s.name}, d.Names...), "FragmentPath": d.FragmentPath, "DropInPaths": list(d.DropInPaths),
+		"Id": s.name, "Names": append([]string{s.name}, d.Names...), "FragmentPath": "", "DropInPaths": []string{},
 		"LoadState": u.load(s), "ActiveState": s.active, "SubState": s.sub, "UnitFileState": cmp.Or(d.File, "enabled"),
-		"Job": job, "InvocationID": slices.Clone(s.invocation), "CanReload": !d.CannotReload,
-		"Wants": list(d.Wants), "Requires": list(d.Requires), "WantedBy": list(d.WantedBy), "RequiredBy": list(d.RequiredBy),
+		"Job": job, "InvocationID": slices.Clone(s.invocation), "CanReload": true,
+		"Wants": list(d.Wants), "Requires": list(d.Requires), "WantedBy": []string{}, "RequiredBy": list(d.RequiredBy),
 		"ConditionResult": !s.skipped, "ConditionTimestampMonotonic": uint64(s.checked / time.Microsecond),
 	}
 }
