@@ -40,7 +40,7 @@ type request struct {
 	kind  string
 	query url.Values
 	body  string
-	path, accepts, contentType,
+	path, accepts,
 	agent string
 	at       time.Time // time of arrival
 	answered time.Time // zero while there is no answer
@@ -100,7 +100,7 @@ func (w *wire) pass(r *http.Request, next http.RoundTripper) (*http.Response, er
 	}
 	seen := &request{
 		kind: kind, path: r.URL.Path, query: r.URL.Query(), body: string(body), at: time.Now(),
-		accepts: r.Header.Get("Accept"), contentType: r.Header.Get("Content-Type"), agent: r.Header.Get("User-Agent"),
+		accepts: r.Header.Get("Accept"), agent: r.Header.Get("User-Agent"),
 	}
 	w.mu.Lock()
 	w.log = append(w.log, seen)

@@ -20,9 +20,8 @@ import (
 // NodeSpec describes a Node to create. The Node has room for 110 pods, 32 CPUs and 64 GiB.
 type NodeSpec struct {
 	Name         string
-	Zone         string // topology.kubernetes.io/zone; "" for none
-	ControlPlane bool   // sets the label of a control-plane node, but no taint, because the testbed does not need it
-	Ballast      bool   // KWOK simulates all of it; otherwise KWOK simulates only its pods, and the test must set Ready
+	ControlPlane bool // sets the label of a control-plane node, but no taint, because the testbed does not need it
+	Ballast      bool // KWOK simulates all of it; otherwise KWOK simulates only its pods, and the test must set Ready
 	Labels       map[string]string
 	Annotations  map[string]string
 }
@@ -41,9 +40,6 @@ func (cp *ControlPlane) CreateNode(ctx context.Context, spec NodeSpec) (*corev1.
 			Annotations: map[string]string{},
 		},
 		Status: corev1.NodeStatus{Capacity: room, Allocatable: room},
-	}
-	if spec.Zone != "" {
-		node.Labels[corev1.LabelTopologyZone] = spec.Zone
 	}
 	if spec.ControlPlane {
 		node.Labels["node-role.kubernetes.io/control-plane"] = ""

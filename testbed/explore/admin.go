@@ -111,7 +111,7 @@ func (m *model) requestSteps(s *state, api *object, do doer, write func(func(*ob
 // leaseSteps yields the steps that change the Lease from outside.
 func (m *model) leaseSteps(s *state, yield func(*event, *state)) {
 	do := func(k kind, f func(t *state)) {
-		t, e := *s, &event{action: action{k, -1, -1, 0}, node: -1, leaseWas: s.lease}
+		t, e := *s, &event{action: action{k, -1, -1, 0}, node: -1}
 		f(&t)
 		if k >= crash {
 			t.faults--

@@ -133,7 +133,7 @@ func (m *model) termSteps(s *state, k int, yield func(*event, *state)) {
 		return
 	}
 	do := func(kind kind, node, arg int, f func(t *state, e *event)) {
-		t, e := *s, &event{action: action{kind, int8(node), int8(k), int8(arg)}, node: node, term: k, leaseWas: s.lease}
+		t, e := *s, &event{action: action{kind, int8(node), int8(k), int8(arg)}, node: node, term: k}
 		f(&t, e)
 		if t == *s {
 			return

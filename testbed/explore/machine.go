@@ -7,7 +7,7 @@ type doer func(k kind, arg int8, f func(*node, *event))
 // is one.
 func (m *model) on(s *state, i int, yield func(*event, *state)) doer {
 	return func(k kind, arg int8, f func(*node, *event)) {
-		t, e := *s, &event{action: action{k, int8(i), -1, arg}, node: i, host: s.n[i], leaseWas: s.lease}
+		t, e := *s, &event{action: action{k, int8(i), -1, arg}, node: i, host: s.n[i]}
 		f(&t.n[i], e)
 		if t.n[i] == s.n[i] {
 			return

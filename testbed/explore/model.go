@@ -303,8 +303,6 @@ type event struct {
 	starts step.Effect
 	// publishes is true if the host's write contains wants.
 	publishes bool
-	// leaseWas is the Lease before the step.
-	leaseWas lease
 }
 
 type writer string

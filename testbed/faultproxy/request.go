@@ -24,8 +24,8 @@ type Request struct {
 	Number int
 	// Label is the name from Options.Label.
 	Label string
-	// URI is the path with its query. Agent is the client's User-Agent.
-	URI, Agent string
+	// URI is the path with its query.
+	URI string
 	// Body is the body of a write. It is nil for other requests and in a [Record].
 	Body []byte
 }
@@ -87,7 +87,7 @@ func (r *Request) Patch() (map[string]any, error) {
 
 // Describe returns the description of a request, without Proxy, Time, Number, Label and Body.
 func Describe(hr *http.Request) Request {
-	r := Request{Verb: strings.ToLower(hr.Method), URI: hr.URL.RequestURI(), Agent: hr.UserAgent()}
+	r := Request{Verb: strings.ToLower(hr.Method), URI: hr.URL.RequestURI()}
 	parts := strings.Split(strings.Trim(hr.URL.Path, "/"), "/")
 	switch {
 	case len(parts) > 2 && parts[0] == "api":

@@ -42,11 +42,11 @@ var (
 	// comesBack sets managed=false on a node and removes it again before the node's turn.
 	comesBack = scenario{"managed=false and back", func(f *killFleet, arm func()) {
 		arm()
-		f.label(v1alpha1.LabelManaged, "false")
+		f.Label(guest, v1alpha1.LabelManaged, "false")
 		f.until(guest, "to be unmanaged", func(n *turn.Node) bool {
 			return n.State == v1alpha1.StateAbsent && n.Held == v1alpha1.ReasonUnmanaged
 		})
-		f.label(v1alpha1.LabelManaged, nil)
+		f.Label(guest, v1alpha1.LabelManaged, nil)
 		f.until(guest, "to be idle again", func(n *turn.Node) bool { return n.State == v1alpha1.StateIdle })
 		f.stage()
 	}}
@@ -93,11 +93,6 @@ func (f *killFleet) stage() {
 }
 
 func (f *killFleet) version() string { return fmt.Sprintf("4.%d.0", f.update) }
-
-func (f *killFleet) label(key string, value any) {
-	f.T.Helper()
-	f.Patch(guest, map[string]any{"metadata": map[string]any{"labels": map[string]any{key: value}}})
-}
 
 // reaches waits until the guest's host has acknowledged the turn in this state.
 func (f *killFleet) reaches(state v1alpha1.State) *turn.Node {
