@@ -213,26 +213,8 @@ func (s *scene) barePod(h *simhost.Host, name string, labels map[string]string) 
 // refuseEvictions has an admission policy refuse evictions of the pod of that name.
 func (s *scene) refuseEvictions(pod string) {
 	s.T.Helper()
-	policies, bindings := cp.Client().AdmissionregistrationV1().ValidatingAdmissionPolicies(), cp.Client().AdmissionregistrationV1().ValidatingAdmissionPolicyBindings()
-	_, err := policies.Create(s.soon(), &admissionv1.ValidatingAdmissionPolicy{
-		ObjectMeta: metav1.ObjectMeta{Name: s.name},
-		Spec: admissionv1.ValidatingAdmissionPolicySpec{
-			MatchConstraints: &admissionv1.MatchResources{ResourceRules: []admissionv1.NamedRuleWithOperations{{RuleWithOperations: admissionv1.RuleWithOperations{
-				Operations: []admissionv1.OperationType{admissionv1.Create},
-				Rule:       admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods/eviction"}},
-			}}}},
-			Validations: []admissionv1.Validation{{Expression: fmt.Sprintf("object.metadata.name != %q", pod), Message: "not this pod"}},
-		},
-	}, metav1.CreateOptions{})
-	s.Must(err)
-	_, err = bindings.Create(s.soon(), &admissionv1.ValidatingAdmissionPolicyBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: s.name},
-		Spec:       admissionv1.ValidatingAdmissionPolicyBindingSpec{PolicyName: s.name, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny}},
-	}, metav1.CreateOptions{})
-	s.Must(err)
-	s.T.Cleanup(func() {
-		s.Must(bindings.Delete(context.Background(), s.name, metav1.DeleteOptions{}))
-		s.Must(policies.Delete(context.Background(), s.name, metav1.DeleteOptions{}))
+	s.refuse(admissionv1.Create, "pods/eviction", admissionv1.ValidatingAdmissionPolicySpec{
+		Validations: []admissionv1.Validation{{Expression: fmt.Sprintf("object.metadata.name != %q", pod), Message: "not this pod"}},
 	})
 	s.Must(cp.WaitRefused(s.soon(), "not this pod", func(ctx context.Context) error {
 		return cp.Client().PolicyV1().Evictions("default").Evict(ctx, &policyv1.Eviction{

@@ -199,21 +199,32 @@ func handover(s *scene) {
 // refuseGrants has an admission policy refuse that the host's node leaves idle.
 func (s *scene) refuseGrants(h *simhost.Host) {
 	s.T.Helper()
+	s.refuse(admissionv1.Update, "nodes", admissionv1.ValidatingAdmissionPolicySpec{
+		MatchConditions: []admissionv1.MatchCondition{{Name: "guarded", Expression: fmt.Sprintf("object.metadata.name == %q", h.Name())}},
+		Validations: []admissionv1.Validation{{
+			Expression: fmt.Sprintf("object.metadata.?labels[?%q].orValue(%q) == %q", v1alpha1.LabelState, v1alpha1.StateIdle, v1alpha1.StateIdle),
+			Message:    "this machine is guarded",
+		}},
+	})
+	coordinator, err := cp.NodeWriter(h.Name(), v1alpha1.LabelState)
+	s.Must(err)
+	s.Must(cp.WaitRefused(s.soon(), "this machine is guarded", func(ctx context.Context) error {
+		try := fmt.Appendf(nil, `{"metadata":{"labels":{%q:"draining"}}}`, v1alpha1.LabelState)
+		_, err := coordinator.CoreV1().Nodes().Patch(ctx, h.Name(), types.MergePatchType, try,
+			metav1.PatchOptions{FieldManager: kube.FieldManager("coordinator"), DryRun: []string{metav1.DryRunAll}})
+		return err
+	}))
+}
+
+// refuse creates an admission policy that the API server applies to an operation on a resource of the core group, until the test ends.
+func (s *scene) refuse(op admissionv1.OperationType, resource string, spec admissionv1.ValidatingAdmissionPolicySpec) {
+	s.T.Helper()
+	spec.MatchConstraints = &admissionv1.MatchResources{ResourceRules: []admissionv1.NamedRuleWithOperations{{RuleWithOperations: admissionv1.RuleWithOperations{
+		Operations: []admissionv1.OperationType{op},
+		Rule:       admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{resource}},
+	}}}}
 	policies, bindings := cp.Client().AdmissionregistrationV1().ValidatingAdmissionPolicies(), cp.Client().AdmissionregistrationV1().ValidatingAdmissionPolicyBindings()
-	_, err := policies.Create(s.soon(), &admissionv1.ValidatingAdmissionPolicy{
-		ObjectMeta: metav1.ObjectMeta{Name: s.name},
-		Spec: admissionv1.ValidatingAdmissionPolicySpec{
-			MatchConstraints: &admissionv1.MatchResources{ResourceRules: []admissionv1.NamedRuleWithOperations{{RuleWithOperations: admissionv1.RuleWithOperations{
-				Operations: []admissionv1.OperationType{admissionv1.Update},
-				Rule:       admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"nodes"}},
-			}}}},
-			MatchConditions: []admissionv1.MatchCondition{{Name: "guarded", Expression: fmt.Sprintf("object.metadata.name == %q", h.Name())}},
-			Validations: []admissionv1.Validation{{
-				Expression: fmt.Sprintf("object.metadata.?labels[?%q].orValue(%q) == %q", v1alpha1.LabelState, v1alpha1.StateIdle, v1alpha1.StateIdle),
-				Message:    "this machine is guarded",
-			}},
-		},
-	}, metav1.CreateOptions{})
+	_, err := policies.Create(s.soon(), &admissionv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: s.name}, Spec: spec}, metav1.CreateOptions{})
 	s.Must(err)
 	_, err = bindings.Create(s.soon(), &admissionv1.ValidatingAdmissionPolicyBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: s.name},
@@ -224,12 +235,4 @@ func (s *scene) refuseGrants(h *simhost.Host) {
 		s.Must(bindings.Delete(context.Background(), s.name, metav1.DeleteOptions{}))
 		s.Must(policies.Delete(context.Background(), s.name, metav1.DeleteOptions{}))
 	})
-	coordinator, err := cp.NodeWriter(h.Name(), v1alpha1.LabelState)
-	s.Must(err)
-	s.Must(cp.WaitRefused(s.soon(), "this machine is guarded", func(ctx context.Context) error {
-		try := fmt.Appendf(nil, `{"metadata":{"labels":{%q:"draining"}}}`, v1alpha1.LabelState)
-		_, err := coordinator.CoreV1().Nodes().Patch(ctx, h.Name(), types.MergePatchType, try,
-			metav1.PatchOptions{FieldManager: kube.FieldManager("coordinator"), DryRun: []string{metav1.DryRunAll}})
-		return err
-	}))
 }
