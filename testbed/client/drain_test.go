@@ -60,8 +60,8 @@ func TestManyPodsCostOneRequestEach(t *testing.T) {
 func TestABudgetBlocksUntilItAllows(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "budget")
-	w.create(w.pod("db-0", label("app", "db")), w.pod("db-1", label("app", "db")), w.pod("web"))
-	w.budget("keep-db", "app", "db", 2, 2)
+	w.create(w.pod("db-0", app("db")), w.pod("db-1", app("db")), w.pod("web"))
+	w.budget("keep-db", "db", 2, 2)
 	var wire drainWire
 	r := w.drain(w.host(&wire))
 	for _, name := range []string{"db-0", "db-1"} {
@@ -95,7 +95,7 @@ func TestACrashLoopUnderABudget(t *testing.T) {
 	if _, err := w.admin.CoreV1().Pods(w.space).Patch(t.Context(), "web-1", types.MergePatchType, crash, metav1.PatchOptions{}, "status"); err != nil {
 		t.Fatal(err)
 	}
-	w.budget("web", "app", w.space, 2, 1)
+	w.budget("web", w.space, 2, 1)
 	var wire drainWire
 	r := w.drain(w.host(&wire))
 	r.blocked("web-1", drain.PodDisruptionBudget, "The disruption budget web needs 2 healthy pods and has 1 currently; "+
@@ -168,8 +168,8 @@ func TestOverduePodsBlockFromTheFirstReport(t *testing.T) {
 func TestForce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "force")
-	made := w.create(w.pod("held", annotation(controlplane.StopsAfterAnnotation, "1h")), w.pod("free", label("app", "free")), w.pod("kept", label("app", "kept")))
-	w.budget("keep-all", "app", w.space, 1, 1)
+	made := w.create(w.pod("held", annotation(controlplane.StopsAfterAnnotation, "1h")), w.pod("free", app("free")), w.pod("kept", app("kept")))
+	w.budget("keep-all", w.space, 1, 1)
 	var wire drainWire
 	skip := func(p *corev1.Pod, v drain.Verdict) drain.Verdict {
 		if p.Name == "kept" {
@@ -219,8 +219,8 @@ func TestNoGracePeriod(t *testing.T) {
 	w := newWorld(t, "nograce")
 	none := func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = new(int64) }
 	stays := annotation(controlplane.StopsAfterAnnotation, "1h")
-	w.create(w.pod("free", none, stays), w.pod("held", none, stays, label("app", "held")))
-	w.budget("keep-held", "app", "held", 1, 1)
+	w.create(w.pod("free", none, stays), w.pod("held", none, stays, app("held")))
+	w.budget("keep-held", "held", 1, 1)
 	var wire drainWire
 	r := w.drain(w.host(&wire), func(d *drain.Drainer) { d.Force = true })
 	w.pods("both terminating", func(now []*corev1.Pod) bool {
@@ -236,9 +236,9 @@ func TestNoGracePeriod(t *testing.T) {
 func TestTwoBudgetsAreReported(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "twobudgets")
-	w.create(w.pod("a"), w.pod("free", label("app", "free")))
-	w.budget("first", "app", w.space, 0, 1)
-	w.budget("second", "app", w.space, 0, 1)
+	w.create(w.pod("a"), w.pod("free", app("free")))
+	w.budget("first", w.space, 0, 1)
+	w.budget("second", w.space, 0, 1)
 	var wire drainWire
 	r := w.drain(w.host(&wire))
 	r.blocked("a", drain.PodDisruptionBudget, "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support; "+
@@ -274,7 +274,7 @@ func TestAStaleBudgetIsWaitedForAsTold(t *testing.T) {
 	w.create(w.pod("a"))
 	signalManager(t, syscall.SIGSTOP)
 	defer signalManager(t, syscall.SIGCONT)
-	w.budgetUnseen("unseen", "app", w.space)
+	w.budgetUnseen("unseen", w.space, 0)
 	var wire drainWire
 	var mu sync.Mutex
 	var at []time.Time
@@ -530,8 +530,8 @@ func TestAPodThatIsLeavingIsWaitedFor(t *testing.T) {
 func TestADroppedWatchIsResumed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "dropped")
-	w.create(w.pod("db-0", label("app", "db")))
-	w.budget("keep-db", "app", "db", 1, 1)
+	w.create(w.pod("db-0", app("db")))
+	w.budget("keep-db", "db", 1, 1)
 	config, err := drainPlane().NodeConfig(w.node)
 	if err != nil {
 		t.Fatal(err)
@@ -611,8 +611,8 @@ func TestANodeMayDrainItselfOnly(t *testing.T) {
 
 func TestTheAPIServerRestartsDuringADrain(t *testing.T) {
 	w := newWorld(t, "restart")
-	w.create(w.pod("db-0", label("app", "db")), w.pod("web"))
-	w.budget("keep-db", "app", "db", 1, 1)
+	w.create(w.pod("db-0", app("db")), w.pod("web"))
+	w.budget("keep-db", "db", 1, 1)
 	var wire drainWire
 	r := w.drain(w.host(&wire))
 	r.blocked("db-0", drain.PodDisruptionBudget, "keep-db")

@@ -50,10 +50,10 @@ func TestUnhealthyPods(t *testing.T) {
 	w := newWorld(t, "unhealthy")
 	w.addNode(w.node + "-other")
 	sick := annotation(controlplane.ReadyAnnotation, "never")
-	w.post(w.pod("allowed", label("app", "allowed"), sick))
-	w.post(w.pod("spare", label("app", "spared"), sick))
-	w.post(w.pod("needed", label("app", "needed"), sick))
-	w.create(w.pod("well", label("app", "spared"), func(p *corev1.Pod) { p.Spec.NodeName += "-other" }))
+	w.post(w.pod("allowed", app("allowed"), sick))
+	w.post(w.pod("spare", app("spared"), sick))
+	w.post(w.pod("needed", app("needed"), sick))
+	w.create(w.pod("well", app("spared"), func(p *corev1.Pod) { p.Spec.NodeName += "-other" }))
 	w.pods("running", func(now []*corev1.Pod) bool {
 		return !slices.ContainsFunc(now, func(p *corev1.Pod) bool { return p.Status.Phase != corev1.PodRunning })
 	})
@@ -64,9 +64,9 @@ func TestUnhealthyPods(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	w.budget("allows", "app", "allowed", 1, 0)
-	w.budget("spares", "app", "spared", 1, 1)
-	w.budget("needs", "app", "needed", 1, 0)
+	w.budget("allows", "allowed", 1, 0)
+	w.budget("spares", "spared", 1, 1)
+	w.budget("needs", "needed", 1, 0)
 	always("allows")
 	var wire drainWire
 	r := w.drain(w.host(&wire))
@@ -89,7 +89,7 @@ func TestTwoDrainsShareABudget(t *testing.T) {
 	w.addNode(too.node)
 	w.addNode(w.node + "-new")
 	w.create(w.pod("db-0"), too.pod("db-1"))
-	w.budget("keep-one", "app", w.space, 1, 2)
+	w.budget("keep-one", w.space, 1, 2)
 	var wires [2]drainWire
 	drains := []*running{w.drain(w.host(&wires[0])), too.drain(too.host(&wires[1]))}
 	refused := func(i int) bool { return slices.Contains(wires[i].answers(), http.StatusTooManyRequests) }

@@ -8,9 +8,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
 // daemonPod creates a DaemonSet for the node and binds the pod that the controller creates, in place of the scheduler.
@@ -63,22 +61,6 @@ func (w *world) mirrorPod(name string) {
 		_, err := host.CoreV1().Pods(w.space).Create(w.t.Context(), p, metav1.CreateOptions{})
 		return err == nil
 	})
-}
-
-// budgetUnseen creates a budget without waiting for the disruption controller.
-func (w *world) budgetUnseen(name, key, value string) {
-	w.t.Helper()
-	none := intstr.FromInt32(0)
-	b := &policyv1.PodDisruptionBudget{
-		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec: policyv1.PodDisruptionBudgetSpec{
-			MinAvailable: &none,
-			Selector:     &metav1.LabelSelector{MatchLabels: map[string]string{key: value}},
-		},
-	}
-	if _, err := w.admin.PolicyV1().PodDisruptionBudgets(w.space).Create(w.t.Context(), b, metav1.CreateOptions{}); err != nil {
-		w.t.Fatal(err)
-	}
 }
 
 // end deletes a terminating pod at once.

@@ -150,13 +150,13 @@ drain: {timeout: 2h, skip: [{selector: {matchLabels: {app: kept}}}], block: [{na
 	must(err)
 
 	daemon := w.daemonPod("ds")
-	w.create(w.pod("web-0", label("app", "web")), w.pod("web-1", label("app", "web")), w.pod("cart", label("app", "cart")), w.pod("pay-0", label("app", "pay")),
-		w.pod("pay-1", label("app", "pay")), w.pod("free", label("app", "free")), w.pod("kept", label("app", "kept")), w.pod("leader", label("app", "leader")))
+	w.create(w.pod("web-0", app("web")), w.pod("web-1", app("web")), w.pod("cart", app("cart")), w.pod("pay-0", app("pay")),
+		w.pod("pay-1", app("pay")), w.pod("free", app("free")), w.pod("kept", app("kept")), w.pod("leader", app("leader")))
 	w.mirrorPod("static")
-	w.budget("web", "app", "web", 2, 2)
-	w.budget("cart", "app", "cart", 0, 1)
-	w.budget("cart-too", "app", "cart", 0, 1)
-	w.budget("pay", "app", "pay", 1, 2)
+	w.budget("web", "web", 2, 2)
+	w.budget("cart", "cart", 0, 1)
+	w.budget("cart-too", "cart", 0, 1)
+	w.budget("pay", "pay", 1, 2)
 	w.until("the budgets' figures", func() bool {
 		list, err := w.admin.PolicyV1().PodDisruptionBudgets(w.space).List(ctx, metav1.ListOptions{})
 		if err != nil {

@@ -82,8 +82,9 @@ func (w *world) pod(name string, mods ...func(*corev1.Pod)) *corev1.Pod {
 	return p
 }
 
-func label(key, value string) func(*corev1.Pod) {
-	return func(p *corev1.Pod) { p.Labels[key] = value }
+// app sets the pod's label "app".
+func app(value string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Labels["app"] = value }
 }
 
 func annotation(key, value string) func(*corev1.Pod) {
@@ -146,24 +147,30 @@ func (w *world) names() []string {
 	return names
 }
 
-// budget creates a budget for the pods with that label and waits until its status counts the healthy pods.
-func (w *world) budget(name, key, value string, minAvailable, healthy int32) {
+// budget creates a budget for the pods of an app and waits until its status counts the healthy pods.
+func (w *world) budget(name, app string, minAvailable, healthy int32) {
+	w.t.Helper()
+	w.budgetUnseen(name, app, minAvailable)
+	w.until("the budget to count its pods", func() bool {
+		b, err := w.admin.PolicyV1().PodDisruptionBudgets(w.space).Get(w.t.Context(), name, metav1.GetOptions{})
+		return err == nil && b.Status.ObservedGeneration == b.Generation && b.Status.CurrentHealthy == healthy
+	})
+}
+
+// budgetUnseen creates a budget without waiting for the disruption controller.
+func (w *world) budgetUnseen(name, app string, minAvailable int32) {
 	w.t.Helper()
 	least := intstr.FromInt32(minAvailable)
 	b := &policyv1.PodDisruptionBudget{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: policyv1.PodDisruptionBudgetSpec{
 			MinAvailable: &least,
-			Selector:     &metav1.LabelSelector{MatchLabels: map[string]string{key: value}},
+			Selector:     &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}},
 		},
 	}
 	if _, err := w.admin.PolicyV1().PodDisruptionBudgets(w.space).Create(w.t.Context(), b, metav1.CreateOptions{}); err != nil {
 		w.t.Fatal(err)
 	}
-	w.until("the budget to count its pods", func() bool {
-		b, err := w.admin.PolicyV1().PodDisruptionBudgets(w.space).Get(w.t.Context(), name, metav1.GetOptions{})
-		return err == nil && b.Status.ObservedGeneration == b.Generation && b.Status.CurrentHealthy == healthy
-	})
 }
 
 // release makes the budget allow every eviction.
