@@ -1,5 +1,5 @@
-// Package hookauthor plays the authors of hooks: it confirms every hook that a turn waits for, at once, unless a test keeps one
-// from it. It reads Nodes and writes the hooks' annotations, as anybody's hook would, and knows the published words only.
+// Package hookauthor plays the authors of hooks: it confirms every hook that a turn waits for at once, unless a test holds the
+// hook back. It reads Nodes and writes the hooks' annotations as a real hook does, and knows only the published API.
 package hookauthor
 
 import (
@@ -35,8 +35,8 @@ type Authors struct {
 // retryAfter is how long an author waits after a confirmation that failed.
 const retryAfter = time.Second
 
-// Start begins to confirm, until Close; the hooks in keep are kept from the beginning, as by Keep. log is told of
-// confirmations that failed; they are tried again while the turn waits.
+// Start confirms hooks until Close. It holds back the hooks in keep from the start, as Keep does. log receives the
+// confirmations that failed; they are retried while the turn waits.
 func Start(client kubernetes.Interface, log func(string), keep ...string) (*Authors, error) {
 	a := &Authors{client: client, log: log, nodes: map[string]*corev1.Node{}, kept: map[string]bool{}}
 	for _, hook := range keep {
@@ -57,20 +57,20 @@ func Start(client kubernetes.Interface, log func(string), keep ...string) (*Auth
 	return a, nil
 }
 
-// Close ends it; nothing is confirmed any more when it returns.
+// Close stops all authors. No hook is confirmed after it returns.
 func (a *Authors) Close() {
 	a.stop()
 	a.tasks.Wait()
 }
 
-// Keep has a hook's author confirm nothing until Release.
+// Keep holds back the confirmations of a hook until Release.
 func (a *Authors) Keep(hook string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.kept[hook] = true
 }
 
-// Release lets a hook's author confirm again, also what was left meanwhile.
+// Release confirms what Keep held back, and lets the hook's author confirm again.
 func (a *Authors) Release(hook string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -115,8 +115,8 @@ func (a *Authors) confirmAll(n *corev1.Node) {
 	}
 }
 
-// confirm is for the version of the Node that waits: a word that was on its way for long must not come after the stage, or the
-// turn, is over.
+// confirm patches only the version of the Node that waits: a confirmation that was delayed must not land after the stage or the
+// turn is over.
 func (a *Authors) confirm(n *corev1.Node, hook, turn string) {
 	if a.ctx.Err() != nil {
 		return

@@ -30,7 +30,7 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/simhost"
 )
 
-// patience bounds each wait for something that is to happen, on a machine that has other things to do as well.
+// patience limits each wait for a condition, also on a busy machine.
 const patience = 90 * time.Second
 
 func within(t *testing.T) context.Context {

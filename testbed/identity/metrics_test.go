@@ -25,7 +25,7 @@ import (
 	"lockkeeper.dev/lockkeeper/testbed/simhost"
 )
 
-// listening is where a host serves what it tells of itself, at the nth time that it began to.
+// listening returns the URL that a host logged when it began to serve metrics and health for the nth time.
 func listening(t *testing.T, h *simhost.Host, nth int) string {
 	t.Helper()
 	said := regexp.MustCompile(`serves metrics and health.*listen=(\S+)`)
@@ -147,7 +147,7 @@ func TestEveryMetricIsServed(t *testing.T) {
 		`lockkeeper_host_stage_duration_seconds_count{state="rebooting"} 1`, `lockkeeper_host_stage_duration_seconds_count{state="uncordoning"} 1`,
 		`lockkeeper_host_stage_duration_seconds_count{state="before-uncordon"} 0`)
 
-	// A reload takes another address; one that someone else has is told of, and harms nothing.
+	// A reload changes the address. If another process has the address, the host reports that, and nothing else fails.
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	defer taken.Close()

@@ -107,7 +107,7 @@ func rules(t *testing.T) []rule {
 	}
 }
 
-// trap has the next server-side apply of the manifests lift the emergency stop: it says that whoever applies them owns its annotation.
+// trap has the next server-side apply of the manifests lift the emergency stop: it records the applier of the manifests as the owner of its annotation.
 func trap(l *coordinationv1.Lease) {
 	l.ManagedFields = append(l.ManagedFields, metav1.ManagedFieldsEntry{
 		Manager: "kubectl", Operation: metav1.ManagedFieldsOperationApply, APIVersion: "coordination.k8s.io/v1", FieldsType: "FieldsV1",

@@ -35,12 +35,12 @@ func exampleSoon(t *testing.T) context.Context {
 	return ctx
 }
 
-// until waits for a condition that no watch tells of.
+// until polls until cond returns true. Use it for conditions that no watch reports.
 func until(t *testing.T, what string, cond func() bool) {
 	t.Helper()
 	for end := time.Now().Add(patience); !cond(); time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("waited in vain for %s", what)
+			t.Fatalf("timed out waiting for %s", what)
 		}
 	}
 }
@@ -76,7 +76,7 @@ func apply(t *testing.T, name string) *example {
 	must(t, examplePlane().ApplyLockkeeper(exampleSoon(t)))
 	e := &example{name: name, namespace: "hook-" + name, home: t.TempDir()}
 	for _, args := range [][]string{
-		{"create", "namespace", e.namespace}, // without it the server can tell of nothing that is to be in it
+		{"create", "namespace", e.namespace}, // the dry run refuses objects in a namespace that does not exist
 		{"apply", "-k", filepath.Join(examples, name), "--dry-run=server"},
 		{"apply", "-k", filepath.Join(examples, name)},
 	} {

@@ -185,7 +185,7 @@ func parallel[T any](t *testing.T, what string, all map[string]T, play func(*tes
 	})
 }
 
-// edit changes an annotation or a label of the host's Node, by the credential of whoever may write it; "" removes it.
+// edit sets an annotation or a label of the host's Node with a credential that may write the key; "" removes it.
 func (s *scene) edit(h *simhost.Host, field, key, value string) {
 	s.T.Helper()
 	text := "null"
@@ -195,7 +195,7 @@ func (s *scene) edit(h *simhost.Host, field, key, value string) {
 	s.patch(h, fmt.Sprintf(`{"metadata":{%q:{%q:%s}}}`, field, key, text), key)
 }
 
-// patch patches the host's Node by the credential of whoever may write these keys; a person's without any.
+// patch patches the host's Node with a credential that may write these keys, or as a person if there are none.
 func (s *scene) patch(h *simhost.Host, body string, keys ...string) {
 	s.T.Helper()
 	client, err := cp.NodeWriter(h.Name(), keys...)

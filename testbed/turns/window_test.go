@@ -14,8 +14,8 @@ var blocker = simhost.Inhibitor{What: "shutdown", Who: "backup", Why: "a backup 
 // delayer is one that holds a shutdown up that was ordered.
 var delayer = simhost.Inhibitor{What: "shutdown", Who: "database", Why: "it flushes", Mode: "delay"}
 
-// shutWindow is a rollout's field of one window, which was open for ten minutes half a day ago, and when it opens next: to whoever decides
-// it is the same as one that has just closed.
+// shutWindow returns a rollout's field with one window that was open for ten minutes half a day ago, and the time at which it opens next. The
+// coordinator treats it like a window that has just closed.
 func shutWindow() (field, opens string) {
 	start := time.Now().UTC().Add(-12 * time.Hour).Format("15:04")
 	return fmt.Sprintf("windows: [{start: %q, duration: 10m, timeZone: UTC}]", start), start + ":00 UTC"

@@ -16,7 +16,7 @@ import (
 const (
 	// socketEnv names the socket at which the test answers for its hosts.
 	socketEnv = "WALKTHROUGH_HOSTS"
-	// noSSH is what ssh exits with when it is ssh that failed.
+	// noSSH is the exit status of ssh if ssh itself failed, and not the command.
 	noSSH = 255
 )
 
@@ -30,7 +30,7 @@ type reply struct {
 	Exit   int
 }
 
-// Main makes the process ssh or scp if it was started as such by a [Shell]. A TestMain calls it first.
+// Main runs ssh or scp if a [Shell] started the process under that name. A TestMain calls it first.
 func Main() {
 	socket, name := os.Getenv(socketEnv), filepath.Base(os.Args[0])
 	if socket == "" || name != "ssh" && name != "scp" {
@@ -62,7 +62,7 @@ func ask(socket string, args []string) (reply, error) {
 	return answer, json.NewDecoder(conn).Decode(&answer)
 }
 
-// hosts answers for hosts.
+// hosts answers the requests of ssh and scp.
 type hosts struct {
 	byName   map[string]Host
 	listener net.Listener
@@ -100,7 +100,7 @@ func (h *hosts) close() error {
 	return err
 }
 
-// trouble is what a host could not do since it was last asked.
+// trouble returns what failed on the hosts since the last call.
 func (h *hosts) trouble() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -114,7 +114,7 @@ func (h *hosts) answer(conn net.Conn) {
 	defer context.AfterFunc(h.ctx, func() { conn.Close() })()
 	var r request
 	if json.NewDecoder(conn).Decode(&r) != nil {
-		return // whoever asked has gone
+		return // the client has disconnected
 	}
 	answer, err := h.do(r)
 	if err != nil {
@@ -141,7 +141,7 @@ func (h *hosts) do(r request) (reply, error) {
 		return reply{output, exit}, err
 	}
 	if len(args) != 2 {
-		return reply{}, errors.New("expected one file and where it is to go")
+		return reply{}, errors.New("expected a file and its destination")
 	}
 	where, to, _ := strings.Cut(args[1], ":")
 	host, err := h.host(where)
@@ -149,7 +149,7 @@ func (h *hosts) do(r request) (reply, error) {
 		return reply{}, err
 	}
 	if !path.IsAbs(to) {
-		return reply{}, fmt.Errorf("%q is no absolute path", to)
+		return reply{}, fmt.Errorf("%q is not an absolute path", to)
 	}
 	from := filepath.Join(r.Dir, args[0])
 	info, err := os.Stat(from)

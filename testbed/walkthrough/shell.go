@@ -16,10 +16,10 @@ import (
 
 // A Host is what ssh and scp reach as root.
 type Host interface {
-	// Run runs a command line and returns its output, both streams in one, and its exit status. A command that the host cannot
-	// run is an error, which ends the step.
+	// Run runs a command line and returns its output, both streams together, and its exit status. An error means that the host
+	// could not run the command, and fails the step.
 	Run(ctx context.Context, command string) (output string, exit int, err error)
-	// Put writes a file whose mode is that of the file it was copied from.
+	// Put writes a file with the mode of the file that scp copies.
 	Put(ctx context.Context, path string, data []byte, mode os.FileMode) error
 }
 
@@ -29,13 +29,13 @@ type Failure struct {
 	Exit    int
 }
 
-// Result is what came of a step.
+// Result is the result of a step.
 type Result struct {
 	Output   string // of all its commands, both streams
 	Failures []Failure
 }
 
-// A Shell runs steps, one after the other. Close it.
+// A Shell runs steps, one after the other. The caller must close it.
 type Shell struct {
 	dir       string // the directory that commands run in
 	env       []string
@@ -43,14 +43,14 @@ type Shell struct {
 	variables string
 }
 
-// stepWithin bounds one step.
+// stepWithin limits one step.
 const stepWithin = 3 * time.Minute
 
-// failedFile is where a step's bash notes the commands that failed.
+// failedFile is the file in which a step's bash records the commands that failed.
 const failedFile = ".failed"
 
-// Start makes a shell whose commands run in dir, which is the caller's, with programs by name to path, and nothing but env,
-// a PATH and a HOME in their environment. The test binary itself stands for ssh and scp, see [Main].
+// Start creates a shell. Its commands run in dir, which the caller owns, and can call programs, a map from names to paths.
+// Their environment contains only env, a PATH and a HOME. The test binary itself acts as ssh and scp, see [Main].
 func Start(dir string, programs map[string]string, env []string, byName map[string]Host) (*Shell, error) {
 	bin := filepath.Join(dir, ".bin")
 	if err := os.Mkdir(bin, 0o700); err != nil {
@@ -76,11 +76,11 @@ func Start(dir string, programs map[string]string, env []string, byName map[stri
 	}, env...)}, nil
 }
 
-// Close ends it.
+// Close stops the shell.
 func (s *Shell) Close() error { return s.hosts.close() }
 
-// Run runs a step. That a command fails is not an error but is in the result; commands after it run all the same, as they do for
-// someone who types them. The error is about a step that could not be run, or that wanted something of a host that it cannot.
+// Run runs a step. A command that fails is not an error: it is in the result, and the commands after it run too, as they do for
+// a user who types them. The error says that the step could not be run, or that a host could not do what it asked for.
 func (s *Shell) Run(ctx context.Context, step Step) (Result, error) {
 	if step.sets() {
 		s.variables += step.Text
