@@ -211,9 +211,9 @@ func (s *Scene) Updated(version string, names ...string) {
 }
 
 // Reports waits until the host's own status line contains text. The host's loop has then run with these facts.
-func (s *Scene) Reports(name, text string, d time.Duration) {
+func (s *Scene) Reports(name, text string) {
 	s.T.Helper()
-	s.Must(s.Host(name).WaitNotify(s.Within(d), fmt.Sprintf("reporting %q", text), func(n simhost.Notify) bool {
+	s.Must(s.Host(name).WaitNotify(s.Within(Soon), fmt.Sprintf("reporting %q", text), func(n simhost.Notify) bool {
 		return strings.Contains(n.Status, text)
 	}))
 }

@@ -23,7 +23,7 @@ func TestCrashInMidDrain(t *testing.T) {
 			budget := s.block(node)
 			s.stage(node)
 			s.Commits(node, v1alpha1.StateDraining)
-			s.Reports(node, "1 pods to go", rig.Soon)
+			s.Reports(node, "1 pods to go")
 			evicted := s.evictions()
 
 			s.Must(h.Crash(simhost.CrashOptions{ComesUpUpdated: updated}))

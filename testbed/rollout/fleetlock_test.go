@@ -213,7 +213,7 @@ func TestFleetLockTurns(t *testing.T) {
 	s.Must(h.Logind().SetSessions(simhost.Session{ID: "1", User: "ada", TTY: "tty1"}))
 	asked = s.ask(t.Context())
 	n := s.Reaches(name, v1alpha1.StateRebooting)
-	s.Reports(name, "Sessions", rig.Soon) // the user is warned, once
+	s.Reports(name, "Sessions") // the user is warned, once
 	s.permitted(asked)
 	s.mayReboot(n.Turn)
 	s.permitted(s.ask(t.Context())) // it asks again, because the user is logged in

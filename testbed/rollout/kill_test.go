@@ -34,18 +34,18 @@ func (s *scene) halts(name string) []halt {
 	unblock := h.Logind().Hold(blocker)
 	var undelay func()
 	seen := func(state v1alpha1.State) func() {
-		return func() { s.Reaches(name, state); s.Reports(name, string(state), rig.Soon) }
+		return func() { s.Reaches(name, state); s.Reports(name, string(state)) }
 	}
 	return []halt{
 		{"before-drain", v1alpha1.StateBeforeDrain, seen(v1alpha1.StateBeforeDrain), func() { s.release("storage") }},
 		{"draining", v1alpha1.StateDraining, func() {
 			s.Commits(name, v1alpha1.StateDraining)
-			s.Reports(name, "1 pods to go", rig.Soon)
+			s.Reports(name, "1 pods to go")
 		}, budget.lift},
 		{"before-reboot", v1alpha1.StateBeforeReboot, seen(v1alpha1.StateBeforeReboot), func() { s.release("backup") }},
 		{"rebooting before the commit", v1alpha1.StateRebooting, func() {
 			s.Reaches(name, v1alpha1.StateRebooting)
-			s.Reports(name, "Inhibited", rig.Soon)
+			s.Reports(name, "Inhibited")
 			if n := s.Now(name); n.Committed() {
 				s.T.Errorf("%s has committed despite the inhibitor: %s", name, n.Ack)
 			}
@@ -55,7 +55,7 @@ func (s *scene) halts(name string) []halt {
 		}},
 		{"rebooting after the commit", v1alpha1.StateRebooting, func() {
 			s.Commits(name, v1alpha1.StateRebooting)
-			s.Reports(name, "the reboot that is under way", rig.Soon)
+			s.Reports(name, "the reboot that is under way")
 			s.reboots(name, 1)
 		}, func() {
 			h.SetNextBoot(simhost.NextBoot{WithoutKubelet: true})
@@ -63,7 +63,7 @@ func (s *scene) halts(name string) []halt {
 		}},
 		{"rebooting in the new boot", v1alpha1.StateRebooting, func() {
 			s.Must(h.WaitBoots(s.Within(rig.Soon), 2))
-			s.Reports(name, "the kubelet to report Ready from this boot", rig.Soon)
+			s.Reports(name, "the kubelet to report Ready from this boot")
 		}, func() { s.Must(h.StartKubelet()) }},
 		{"before-uncordon", v1alpha1.StateBeforeUncordon, seen(v1alpha1.StateBeforeUncordon), func() {
 			h.StopKubelet()
@@ -72,7 +72,7 @@ func (s *scene) halts(name string) []halt {
 		}},
 		{"uncordoning", v1alpha1.StateUncordoning, func() {
 			s.Reaches(name, v1alpha1.StateUncordoning)
-			s.Reports(name, "NotReady", rig.Soon)
+			s.Reports(name, "NotReady")
 		}, func() { s.Must(h.StartKubelet()) }},
 	}
 }

@@ -149,7 +149,7 @@ func TestLeave(t *testing.T) {
 	s.stage(idle)
 	s.Must(s.Host(dead).StartLockkeeper())
 	for _, name := range []string{idle, dead} {
-		s.Reports(name, string(v1alpha1.ReasonUnmanaged), rig.Soon)
+		s.Reports(name, string(v1alpha1.ReasonUnmanaged))
 	}
 	check("later")
 	out, _ = s.starts("leave", "--yes", idle).ends(0) // once more
@@ -185,7 +185,7 @@ func TestLeaveWithoutCoordinator(t *testing.T) {
 			t.Errorf("%s has %q, HostUpdate %t", name, got, s.hasHostUpdate(name))
 		}
 	}
-	s.Reports("node-2", string(v1alpha1.ReasonUnmanaged), rig.Soon)
+	s.Reports("node-2", string(v1alpha1.ReasonUnmanaged))
 }
 
 // TestHostLeaves has hosts give their nodes up, as the removal of the package does: one in the middle of its drain, although the label
@@ -222,7 +222,7 @@ func TestHostLeaves(t *testing.T) {
 	_, said = s.starts("leave", "--this-host", "--root", h.Root()).ends(1)
 	s.shows(said, "lockkeeper does not run on this host", "lockkeeper leave "+name)
 	s.Must(h.StartLockkeeper())
-	s.Reports(name, "this host leaves", rig.Soon)
+	s.Reports(name, "this host leaves")
 	if got := s.remains(name); strings.Contains(got, "host") || strings.Contains(got, "wants") {
 		t.Errorf("after a restart it has %q", got)
 	}

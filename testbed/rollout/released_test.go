@@ -143,7 +143,7 @@ func TestReleased(t *testing.T) {
 				budget = s.block(name)
 				s.stage(name)
 				s.Commits(name, v1alpha1.StateDraining)
-				s.Reports(name, "1 pods to go", rig.Soon)
+				s.Reports(name, "1 pods to go")
 			}
 			if c.dead {
 				h.Kill()
@@ -171,7 +171,7 @@ func TestReleased(t *testing.T) {
 			if !c.dead {
 				h.StopLockkeeper()
 				s.Must(h.StartLockkeeper())
-				s.Reports(name, string(c.held), rig.Soon)
+				s.Reports(name, string(c.held))
 			}
 			update := s.hostUpdate(name) // no process runs that knew the node before the release
 			leader, epoch := s.leader(), s.Epoch()

@@ -51,14 +51,14 @@ func TestWindowOfTheHost(t *testing.T) {
 	s.window(name, false)
 	s.stage(name)
 	s.Held(name, v1alpha1.ReasonWindow)
-	s.Reports(name, waits, rig.Soon)
+	s.Reports(name, waits)
 	budget := s.block(name)
 	s.window(name, true)
 	s.Commits(name, v1alpha1.StateDraining)
 	s.window(name, false)
 	budget.lift()
 	s.Reaches(name, v1alpha1.StateRebooting)
-	s.Reports(name, waits, rig.Soon)
+	s.Reports(name, waits)
 	for range 3 {
 		s.alive(name)
 	}
