@@ -267,6 +267,16 @@ func coordinatorCredential(cfg *config.Config, o Options, log *slog.Logger, r *r
 	return k
 }
 
+// campaignOptions returns what the configuration says about a candidate.
+func campaignOptions(cfg *config.Config, m *metrics.Metrics) coordinator.Options {
+	return coordinator.Options{
+		LeaseNamespace: cfg.Lease.Namespace, LeaseName: cfg.Lease.Name,
+		LeaseDuration: cfg.Lease.Duration, RenewDeadline: cfg.Lease.RenewDeadline, RetryPeriod: cfg.Lease.RetryPeriod,
+		PrometheusURL: cfg.Coordinator.PrometheusURL, PrometheusTokenFile: cfg.Coordinator.PrometheusTokenFile,
+		Notify: notifications(cfg, m),
+	}
+}
+
 // notifications returns the settings of notifications.
 func notifications(cfg *config.Config, m *metrics.Metrics) notify.Options {
 	n := &cfg.Notify
@@ -301,7 +311,10 @@ func campaign(ctx context.Context, shutdown *shutdown, cfg *config.Config, o Opt
 		}
 		m.Decided(took, s, out)
 	}
-	lastEpoch, recordEpoch := epochs(o.Lock, host.BootID())
+	options := campaignOptions(cfg, m)
+	options.Version, options.Credential, options.NodeName = o.Version, r.coordinatorCredential, host.Name
+	options.Log, options.Liveness, options.Report, options.Decided = log, r.liveness, report, decided
+	options.LastEpoch, options.RecordEpoch = epochs(o.Lock, host.BootID())
 	for ctx.Err() == nil {
 		down, changed := shutdown.now()
 		if down {
@@ -321,16 +334,8 @@ func campaign(ctx context.Context, shutdown *shutdown, cfg *config.Config, o Opt
 			}
 		}()
 		// It returns only with the context's error, and the Lease released.
-		coordinator.Run(campaigning, coordinator.Options{
-			Version: o.Version, Credential: r.coordinatorCredential, NodeName: host.Name,
-			LastEpoch: lastEpoch, RecordEpoch: recordEpoch,
-			LeaseNamespace: cfg.Lease.Namespace, LeaseName: cfg.Lease.Name,
-			LeaseDuration: cfg.Lease.Duration, RenewDeadline: cfg.Lease.RenewDeadline, RetryPeriod: cfg.Lease.RetryPeriod,
-			PrometheusURL: cfg.Coordinator.PrometheusURL, PrometheusTokenFile: cfg.Coordinator.PrometheusTokenFile,
-			Notify: notifications(cfg, m),
-			Log:    log, Liveness: r.liveness, Report: report, Decided: decided,
-		})
+		coordinator.Run(campaigning, options)
 		stop()
-		lastEpoch = "" // by now, the record is one of this process
+		options.LastEpoch = "" // by now, the record is one of this process
 	}
 }
