@@ -9,12 +9,16 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/cli/agent/webserver"
+	"lockkeeper.dev/lockkeeper/coordinator"
 	"lockkeeper.dev/lockkeeper/kube"
+	"lockkeeper.dev/lockkeeper/node"
 	"lockkeeper.dev/lockkeeper/node/config"
 	"lockkeeper.dev/lockkeeper/node/local"
 	"lockkeeper.dev/lockkeeper/systemd"
@@ -97,19 +101,99 @@ func TestHealthOfTheCredentials(t *testing.T) {
 // /healthz say what to fix, until a reload succeeds.
 func TestBadReload(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
-	r := &record{notifier: systemd.NewNotifier(log), dir: t.TempDir(), log: log, ready: true, liveness: systemd.NewLiveness(),
-		hostCredential: kube.New(kube.Options{}), coordinatorCredential: kube.New(kube.Options{})}
+	r := newRecord(t)
 	bad := config.Errors{{File: "/etc/lockkeeper/lockkeeper.toml", Line: 3, Key: "mode", Got: `"acts"`, Expected: `"act" or "observe"`}}
-	o := Options{Load: func() (*config.Config, []config.Warning, error) { return nil, nil, bad }}
+	o := Options{Level: new(slog.LevelVar), Load: func() (*config.Config, []config.Warning, error) { return nil, nil, bad }}
 	reload(config.Default(), o, log, r, nil, nil)
 	const want = `not valid, and lockkeeper does not start again with it: /etc/lockkeeper/lockkeeper.toml:3: mode: "acts", expected "act" or "observe"`
 	ok, text := r.healthAt(time.Now())
 	if first, rest, _ := strings.Cut(text, "\n"); ok || !strings.Contains(first, want) || !strings.Contains(rest, want) {
 		t.Errorf("%t, %s", ok, text)
 	}
-	r.setConfigErr("")
+	good := config.Default()
+	good.LogLevel = slog.LevelDebug
+	o.Load = func() (*config.Config, []config.Warning, error) { return good, nil, nil }
+	host, err := node.New(node.Options{Root: aRoot(t), Settings: settings(config.Default())})
+	if err != nil {
+		t.Fatal(err)
+	}
+	reload(config.Default(), o, log, r, host, webserver.New("metrics", http.NotFoundHandler(), log, nil))
 	if ok, text := r.healthAt(time.Now()); !ok || strings.Contains(text, want) {
 		t.Errorf("after a good reload: %t, %s", ok, text)
+	}
+	if got := o.Level.Level(); got != slog.LevelDebug {
+		t.Errorf("after a good reload the process logs from %v", got)
+	}
+}
+
+// aRoot returns the directory of a host's files, with those that every host has.
+func aRoot(t *testing.T) string {
+	t.Helper()
+	root := t.TempDir()
+	for name, text := range map[string]string{"proc/sys/kernel/random/boot_id": "b1\n", "proc/uptime": "600.5 0\n"} {
+		path := filepath.Join(root, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return root
+}
+
+// newRecord returns the record of a service that runs, without credentials.
+func newRecord(t *testing.T) *record {
+	log := slog.New(slog.DiscardHandler)
+	return &record{notifier: systemd.NewNotifier(log), dir: t.TempDir(), log: log, ready: true, liveness: systemd.NewLiveness(),
+		hostCredential: kube.New(kube.Options{}), coordinatorCredential: kube.New(kube.Options{})}
+}
+
+// TestHealthOfALoop: /healthz names a loop that is stuck, until it continues.
+func TestHealthOfALoop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRecord(t)
+		beat := r.liveness.Beat("node", time.Minute)
+		is := func(want string) {
+			t.Helper()
+			ok, text := r.healthAt(time.Now())
+			if first, _, _ := strings.Cut(text, "\n"); ok != (want == "ok") || first != want {
+				t.Errorf("%t, %q, expected %q", ok, first, want)
+			}
+		}
+		time.Sleep(time.Minute)
+		is("ok")
+		time.Sleep(time.Second)
+		is("unhealthy: a loop is stuck: node (silent for 1m1s)")
+		beat.Alive()
+		is("ok")
+	})
+}
+
+// TestBlockedIsShown: what keeps this host from leading, or a leader from deciding, is in the status line and in `lockkeeper status`.
+func TestBlockedIsShown(t *testing.T) {
+	for _, c := range []struct {
+		role          coordinator.Status
+		line, problem string
+		is            v1alpha1.Role
+	}{
+		{coordinator.Status{Candidate: true, Why: "standby; n2_x holds the Lease"}, "starting", "", v1alpha1.RoleStandby},
+		{coordinator.Status{Candidate: true, Why: "its clock is off", Blocked: true}, "starting; does not coordinate: its clock is off", "does not coordinate: its clock is off", v1alpha1.RoleStandby},
+		{coordinator.Status{Why: "half a kubeconfig", Blocked: true}, "starting; does not coordinate: half a kubeconfig", "does not coordinate: half a kubeconfig", v1alpha1.RoleHost},
+		{coordinator.Status{Candidate: true, Leader: true, Epoch: "n1_x"}, "coordinates; starting", "", v1alpha1.RoleLeader},
+		{coordinator.Status{Candidate: true, Leader: true, Epoch: "n1_x", Why: "it leads and does not see the Nodes", Blocked: true},
+			"coordinates; starting; it leads and does not see the Nodes", "it leads and does not see the Nodes", v1alpha1.RoleLeader},
+	} {
+		r := newRecord(t)
+		asked := 0
+		r.republish = func() { asked++ }
+		r.setRole(c.role)
+		r.mu.Lock()
+		line, part := r.summary()
+		r.mu.Unlock()
+		if line != c.line || part.Problem != c.problem || part.Role != c.is || part.Why != c.role.Why || asked != 1 {
+			t.Errorf("%+v: %q, %+v, published %d times", c.role, line, part, asked)
+		}
 	}
 }
 

@@ -147,7 +147,8 @@ func TestValues(t *testing.T) {
 	for i := range 21 {
 		slots = append(slots, rollout.Slot{Node: fmt.Sprintf("n%02d", i), Use: v1alpha1.SlotInTurn})
 	}
-	m.Decided(30*time.Millisecond, &rollout.Snapshot{Epoch: "term 1", Stopped: true, Nodes: []turn.Node{in(v1alpha1.StateIdle), in(v1alpha1.StateIdle), in("odd")}},
+	m.Decided(30*time.Millisecond, &rollout.Snapshot{Epoch: "term 1", Stopped: true, Nodes: []turn.Node{in(v1alpha1.StateIdle), in(v1alpha1.StateIdle), in("odd")},
+		Uncertain: map[string]bool{"n1": true, "n2": true}, Unsettled: map[string]string{"n1": "since noon"}},
 		&rollout.Outcome{
 			Verdicts: []rollout.Verdict{{Held: v1alpha1.ReasonBudget}, {}, {Held: v1alpha1.ReasonUnknownState}},
 			Slots:    slots,
@@ -179,7 +180,7 @@ func TestValues(t *testing.T) {
 		`lockkeeper_coordinator_held_nodes{reason="Budget"} 1`, `lockkeeper_coordinator_held_nodes{reason="Failed"} 0`,
 		`lockkeeper_coordinator_unavailable_nodes{reason="Cordoned"} 1`, `lockkeeper_coordinator_unavailable_nodes{reason="InTurn"} 21`,
 		`lockkeeper_coordinator_unavailable_nodes{reason="NotReady"} 0`, `lockkeeper_coordinator_slot_info{node="z",reason="Cordoned"} 1`, `lockkeeper_coordinator_slot_info{node="n18",reason="InTurn"} 1`,
-		`lockkeeper_coordinator_stopped 1`,
+		`lockkeeper_coordinator_stopped 1`, `lockkeeper_coordinator_unsettled_nodes 1`,
 		`lockkeeper_coordinator_managed_nodes 9`, `lockkeeper_coordinator_reporting_nodes 8`,
 		`lockkeeper_coordinator_budget_nodes 5`, `lockkeeper_coordinator_failed_nodes 6`,
 		`lockkeeper_coordinator_policies{valid="true"} 101`, `lockkeeper_coordinator_policies{valid="false"} 1`,
