@@ -1,8 +1,14 @@
 package coordinator
 
 import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -61,5 +67,38 @@ func TestGatesOfTurnsOfAnotherPolicy(t *testing.T) {
 	want := []gate.Query{{Key: gate.Key{Policy: "web", Gate: "errors"}, Expr: "x > 0"}}
 	if got := awaitedGates(s.Policies, out.Figures.Policies); !slices.Equal(got, want) {
 		t.Errorf("queries %+v, expected %+v; b waits: %s", got, want, out.Verdicts[1].Detail)
+	}
+}
+
+// TestGatesOfATerm checks that a leader queries the server in its host's file, with the token that this file names, and decides
+// again when there is an answer.
+func TestGatesOfATerm(t *testing.T) {
+	asked := make(chan string, 1)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked <- r.URL.Path + " " + r.Header.Get("Authorization") + " " + r.Header.Get("User-Agent")
+		w.Write([]byte(`{"status":"success","data":{"resultType":"vector","result":[]}}`))
+	}))
+	defer server.Close()
+	file := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(file, []byte("secret"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l, _ := newWriter(t)
+	l.PrometheusURL, l.PrometheusTokenFile, l.Version = server.URL, file, "v1"
+	gates := l.newGates(l.wake)
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer stop()
+	running.Go(func() { gates.Run(ctx) })
+	key := gate.Key{Policy: "web", Gate: "errors"}
+	gates.Ask([]gate.Query{{Key: key, Expr: "x > 0"}})
+	select {
+	case <-l.kick:
+	case <-time.After(time.Minute):
+		t.Fatal("the leader does not decide again")
+	}
+	if got, want := <-asked, "/api/v1/query Bearer secret lockkeeper-coordinator/v1"; got != want || !gates.Answers()[key].Open {
+		t.Errorf("asked %q, expected %q; the answer is %+v", got, want, gates.Answers()[key])
 	}
 }

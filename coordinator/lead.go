@@ -103,12 +103,11 @@ func (c *candidate) lead(ctx, elected context.Context, node string, lock *termLo
 	watching.Go(func() { l.policies.Run(ctx) })
 	watching.Go(func() { l.statuses.run(ctx) })
 	// Each term queries the gates again. The answers of the previous leader do not count.
-	l.gates = gate.New(gate.Options{URL: c.PrometheusURL, TokenFile: c.PrometheusTokenFile, Version: c.Version, Changed: l.wake, Log: c.log})
+	l.gates = c.newGates(l.wake)
 	watching.Go(func() { l.gates.Run(ctx) })
 	c.lease.listenTo(l.leaseChanged)
 	defer c.lease.listenTo(nil)
-	l.events = newEvents(ctx, c.client, node, c.log)
-	l.events.send, l.events.heldAfter = c.sender.Send, c.sender.HeldLongerThan()
+	l.events = c.newEvents(ctx, node)
 
 	c.say(Status{Candidate: true, Leader: true, Epoch: l.epoch})
 	defer func() { c.say(Status{Candidate: true, Why: ended(term)}) }()
@@ -127,6 +126,18 @@ func (c *candidate) lead(ctx, elected context.Context, node string, lock *termLo
 		case <-time.After(next):
 		}
 	}
+}
+
+// newGates returns the gates of a term. changed is called when an answer changes.
+func (c *candidate) newGates(changed func()) *gate.Gates {
+	return gate.New(gate.Options{URL: c.PrometheusURL, TokenFile: c.PrometheusTokenFile, Version: c.Version, Changed: changed, Log: c.log})
+}
+
+// newEvents returns the events of a term of this host, whose Node has that name.
+func (c *candidate) newEvents(ctx context.Context, node string) *events {
+	e := newEvents(ctx, c.client, node, c.log)
+	e.send, e.heldAfter = c.sender.Send, c.sender.HeldLongerThan()
+	return e
 }
 
 // ended returns why the term ended, as text for users.

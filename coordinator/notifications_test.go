@@ -1,10 +1,12 @@
 package coordinator
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -249,4 +251,26 @@ func TestUnmanagedNodesAreNotReported(t *testing.T) {
 	if len(*sent) != 0 {
 		t.Errorf("sent %v", *sent)
 	}
+}
+
+// TestNotificationsOfATerm checks that a leader sends notifications to its host's receiver, and knows how long a node is held
+// before that is an occasion.
+func TestNotificationsOfATerm(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, _ := newWriter(t)
+		var counted []string
+		l.sender = notify.New(notify.Options{URL: "http://127.0.0.1:1", On: []v1alpha1.Occasion{v1alpha1.OccasionHeld}, HeldLongerThan: 4 * time.Hour,
+			Count: func(result string) { counted = append(counted, result) }})
+		ctx, stop := context.WithCancel(t.Context())
+		e := l.newEvents(ctx, "n1")
+		if e.heldAfter != 4*time.Hour || e.self != "n1" || e.queue == nil {
+			t.Errorf("held after %v, by %q, writes Events: %t", e.heldAfter, e.self, e.queue != nil)
+		}
+		e.send(notify.Message{Occasion: v1alpha1.OccasionHeld})
+		stop()
+		l.sender.Run(ctx) // which drops what it has not sent
+		if !slices.Equal(counted, []string{v1alpha1.NotificationDropped}) {
+			t.Errorf("the receiver was to get one message: %q", counted)
+		}
+	})
 }

@@ -199,6 +199,33 @@ func TestUnknownOutcome(t *testing.T) {
 	}
 }
 
+// TestOwnWritesAreInView checks that a leader sees what became of each of its writes before its watch shows it, and decides again
+// at once.
+func TestOwnWritesAreInView(t *testing.T) {
+	for name, c := range map[string]struct {
+		meanwhile func(*nodesAPI)
+		version   string // "" for no Node
+	}{
+		"written":  {func(*nodesAPI) {}, "11"},
+		"conflict": {func(api *nodesAPI) { api.versions["a"] = 15 }, "15"},
+		"deleted":  {func(api *nodesAPI) { api.remove("a") }, ""},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			l, api := newWriter(t)
+			l.see(api, func() {}) // only the leader itself wakes its loop
+			c.meanwhile(api)
+			l.carryOutNow(t.Context(), []rollout.Verdict{promotes("a")})
+			version := ""
+			if n := l.view.Get("a"); n != nil {
+				version = n.ResourceVersion
+			}
+			if version != c.version || len(l.kick) != 1 || l.uncertainNow() != 0 {
+				t.Errorf("%s: sees version %q, expected %q; decides again: %t; %d uncertain", name, version, c.version, len(l.kick) == 1, l.uncertainNow())
+			}
+		})
+	}
+}
+
 // TestWritesAtATime checks that turns do not wait for each other's writes, that grants do, and that all do while turns of
 // another term are left.
 func TestWritesAtATime(t *testing.T) {
@@ -449,7 +476,7 @@ func TestSnapshotOfTheLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLister(t)
 		led := time.Now().Add(-time.Hour)
-		l.lock.lastRenewed = led
+		l.self, l.lock.lastRenewed, l.lock.lastHolder = "n1", led, "n2_0"
 		l.candidate.wentBack()
 		for i, holder := range []string{"other_1", "me_1"} {
 			l.seeLease(5+i, holder, map[string]string{v1alpha1.AnnotationStop: "fire"})
@@ -459,6 +486,9 @@ func TestSnapshotOfTheLease(t *testing.T) {
 			}
 			if got := fmt.Sprintf("%t %s %t %t %t", s.Stopped, s.StopText, s.StoppedSince.Equal(s.Now), s.LedUntil.Equal(led), s.Rewound.Equal(time.Now())); ok && got != "true fire true true true" {
 				t.Errorf("stopped, since now, since when there was no leader, rewound: %s", got)
+			}
+			if ok && (s.Epoch != "me_1" || s.Self != "n1" || s.LedBy != "n2_0") {
+				t.Errorf("term %q of the host of %q after %q, expected me_1, n1 and n2_0", s.Epoch, s.Self, s.LedBy)
 			}
 		}
 	})
