@@ -3,7 +3,9 @@ package coordinator
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -17,10 +19,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/rest"
 	clienttesting "k8s.io/client-go/testing"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/coordinator/rollout"
+	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/turn"
 	"lockkeeper.dev/lockkeeper/policy"
 )
@@ -102,6 +106,43 @@ func TestEventsAreWritten(t *testing.T) {
 		synctest.Wait()
 		if want := []string{"Failed", "Paused", "Paused", "Granted", "Stopped"}; !slices.Equal(tried, want) {
 			t.Errorf("written: %q, want %q", tried, want)
+		}
+	})
+}
+
+// mute never answers its first request, and has an Event as the answer to the others.
+type mute struct{ asked []time.Time }
+
+func (m *mute) RoundTrip(r *http.Request) (*http.Response, error) {
+	if m.asked = append(m.asked, time.Now()); len(m.asked) == 1 {
+		<-r.Context().Done()
+		return nil, r.Context().Err()
+	}
+	return &http.Response{StatusCode: http.StatusCreated, Header: http.Header{"Content-Type": {"application/json"}}, Request: r,
+		Body: io.NopCloser(strings.NewReader(`{"kind":"Event","apiVersion":"events.k8s.io/v1","metadata":{"name":"x"}}`))}, nil
+}
+
+// TestEventWithoutAnAnswer checks that an Event that a proxy never answers is tried again, and does not hold up all later ones.
+func TestEventWithoutAnAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := &mute{}
+		client, err := kube.ConnectConfig(&rest.Config{Host: "http://api", Transport: api}, "coordinator", "test", 100, 100)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e := recording()
+		ctx, cancel := context.WithCancel(t.Context())
+		go e.run(ctx, client)
+		began := time.Now()
+		for range 2 {
+			e.write(&corev1.ObjectReference{Name: "a"}, "Stopped", "x")
+		}
+		time.Sleep(time.Hour)
+		cancel()
+		synctest.Wait()
+		again := began.Add(kube.Timeout + eventAgain)
+		if want := []time.Time{began, again, again}; !slices.EqualFunc(api.asked, want, time.Time.Equal) {
+			t.Errorf("requests at %v, expected the first Event, and then both, at %v", api.asked, want)
 		}
 	})
 }
@@ -261,7 +302,7 @@ func TestPoliciesAreToldOf(t *testing.T) {
 	e := recording()
 	next := func(reason, note string) {
 		t.Helper()
-		if w := e.next(t); w.Reason != reason || !strings.HasPrefix(w.Note, note) || w.Regarding.Kind != "DisruptionPolicy" || w.Regarding.Name != "web" {
+		if w := e.next(t); w.Reason != reason || !strings.HasPrefix(w.Note, note) || w.Regarding.Kind != "DisruptionPolicy" || w.Regarding.Name != "web" || w.Regarding.UID != "u" {
 			t.Errorf("%v, want %s: %s", w, reason, note)
 		}
 	}

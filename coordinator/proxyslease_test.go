@@ -1,11 +1,17 @@
 package coordinator
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,6 +21,7 @@ import (
 	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/rest"
 
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/kube"
 )
 
@@ -101,4 +108,51 @@ func TestRequestsForTheLeaseAreBounded(t *testing.T) {
 			t.Errorf("took %v", took)
 		}
 	})
+}
+
+// silentAPI answers only a GET of the Lease, and only if it has one.
+type silentAPI struct{ lease *coordinationv1.Lease }
+
+func (a silentAPI) RoundTrip(r *http.Request) (*http.Response, error) {
+	if a.lease == nil || r.Method != http.MethodGet || !strings.HasSuffix(r.URL.Path, "/leases/l") {
+		<-r.Context().Done()
+		return nil, r.Context().Err()
+	}
+	body, err := json.Marshal(a.lease)
+	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(bytes.NewReader(body)), Request: r}, err
+}
+
+// TestRequestsBeforeATermAreBounded checks that a proxy that never answers does not keep a candidate from its next campaign: not at
+// the read of the Lease, nor when it frees the Lease of the process before it.
+func TestRequestsBeforeATermAreBounded(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	const text = `{"apiVersion":"v1","kind":"Config","current-context":"c","contexts":[{"name":"c","context":{"cluster":"c","user":"u"}}],` +
+		`"clusters":[{"name":"c","cluster":{"server":"http://127.0.0.1:1"}}],"users":[{"name":"u","user":{"token":"secret"}}]}`
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	dead := &coordinationv1.Lease{TypeMeta: metav1.TypeMeta{APIVersion: "coordination.k8s.io/v1", Kind: "Lease"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "l", ResourceVersion: "7"}, Spec: coordinationv1.LeaseSpec{HolderIdentity: new("n1_dead")}}
+	for what, c := range map[string]struct {
+		api  silentAPI
+		says string
+	}{
+		"reading the Lease": {silentAPI{}, "reading lease n/l: "},
+		"freeing the Lease": {silentAPI{dead}, "this host's Node is not known yet"}, // it goes on
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			credential := kube.New(kube.Options{Identity: v1alpha1.IdentityCoordinator, Paths: []string{file}, Renewed: file + ".renewed", QPS: 100, Burst: 100,
+				Wrap: func(http.RoundTripper) http.RoundTripper { return c.api }})
+			host := &candidate{log: slog.New(slog.DiscardHandler), Options: Options{Credential: credential, LeaseNamespace: "n", LeaseName: "l", LastEpoch: "n1_dead",
+				RetryPeriod: 5 * time.Second, NodeName: func() string { return "" }}}
+			defer host.disconnect()
+			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+			defer cancel()
+			began := time.Now()
+			_, err := host.campaign(ctx)
+			if took := time.Since(began); took != kube.Timeout || err == nil || !strings.HasPrefix(err.Error(), c.says) {
+				t.Errorf("%s: %v after %v, expected %q after %v", what, err, took, c.says, kube.Timeout)
+			}
+		})
+	}
 }

@@ -67,7 +67,7 @@ func TestUnsettledWrites(t *testing.T) {
 	}
 
 	e := recording()
-	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "lockkeeper", Name: "lockkeeper"}}
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "lockkeeper", UID: "u9"}}
 	for i := range all {
 		all[i].Rewound = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 		e.reportIntents(&all[i], lease)
@@ -75,10 +75,12 @@ func TestUnsettledWrites(t *testing.T) {
 	var told []string // in any order
 	for range 2 {
 		e := e.next(t)
-		told = append(told, strings.Join([]string{e.Type, e.Reason, e.Regarding.Kind, e.Regarding.Name, e.Note}, " "))
+		about := e.Regarding
+		told = append(told, strings.Join([]string{e.Namespace, e.Type, e.Reason, about.APIVersion, about.Kind, about.Namespace + "/" + about.Name, string(about.UID), e.Note}, " "))
 	}
 	slices.Sort(told)
-	wants := []string{"Warning StoreRewound Lease lockkeeper seen at 2026-01-01 12:00:00 UTC", "Warning Unsettled Node n1 the outcome of a write to n1 has been unknown " + want}
+	wants := []string{"default Warning Unsettled v1 Node /n1 u1 the outcome of a write to n1 has been unknown " + want,
+		"ns Warning StoreRewound coordination.k8s.io/v1 Lease ns/lockkeeper u9 seen at 2026-01-01 12:00:00 UTC"}
 	if !slices.Equal(told, wants) {
 		t.Errorf("Events %q, want %q", told, wants)
 	}
