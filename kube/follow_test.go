@@ -360,6 +360,9 @@ func TestWatchFollowsToAnotherCluster(t *testing.T) {
 	if client.Identity() != before {
 		t.Error("another token of the same account counts as another server")
 	}
+	if p := WatchPolicies(client, paused, nil); p.opts.Server() != before {
+		t.Error("the policies of one cluster would stay in another")
+	}
 }
 
 // TestTroublesAreReported checks that a refusal and a plugin's failure are reported, and are cleared by another

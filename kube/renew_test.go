@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
@@ -8,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -657,6 +659,33 @@ func TestWarning(t *testing.T) {
 	h.NotRenewed = ""
 	if got := problemOf(h, expires.Add(-time.Hour)); got != "" {
 		t.Errorf("warning about a credential that is about to be renewed: %q", got)
+	}
+}
+
+// TestWarningIsLogged checks that an admin finds in the journal that a credential that is not renewed expires: once a day, and when it
+// has expired.
+func TestWarningIsLogged(t *testing.T) {
+	const day = 24 * time.Hour
+	issued := time.Now().Truncate(time.Second)
+	path := filepath.Join(t.TempDir(), "coordinator.kubeconfig")
+	foreign := jwt(fmt.Sprintf(`{"sub":"system:serviceaccount:lockkeeper:x","iat":%d,"exp":%d}`, issued.Unix(), issued.Add(8*day).Unix()))
+	must(t, os.WriteFile(path, []byte(kubeconfigOf(`{token: `+foreign+`}`)), 0o600))
+	var log bytes.Buffer
+	c := New(Options{Identity: v1alpha1.IdentityCoordinator, Paths: []string{path}, Absent: "no kubeconfig", Renewed: path + ".renewed",
+		Log: slog.New(slog.NewTextHandler(&log, nil)), LogEvent: logEvent})
+	for _, step := range []struct {
+		after   time.Duration
+		expires int // how often the journal says by now that it expires
+		expired int
+	}{
+		{6*day - time.Hour, 0, 0}, {6*day + time.Hour, 1, 0}, {6*day + 2*time.Hour, 1, 0}, {7*day + time.Hour, 2, 0}, {7*day + 2*time.Hour, 2, 0},
+		{8 * day, 2, 1}, {9 * day, 2, 1},
+	} {
+		look(t, c, issued.Add(step.after))
+		expires, expired := strings.Count(log.String(), "the coordinator's credential in "+path+" expires in "), strings.Count(log.String(), "the coordinator's credential in "+path+" expired at ")
+		if expires != 2*step.expires || expired != 2*step.expired { // each line has the text twice
+			t.Errorf("after %v:\n%s", step.after, &log)
+		}
 	}
 }
 
