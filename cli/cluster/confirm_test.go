@@ -114,6 +114,26 @@ func TestConfirm(t *testing.T) {
 	}
 }
 
+// TestConfirmDryRun: a dry run lets no turn continue.
+func TestConfirmDryRun(t *testing.T) {
+	n := newWorld(t).add("n1", awaiting(v1alpha1.StateBeforeDrain, "t1"))
+	s, client, _ := faulty(t, nil, n)
+	checked := 0
+	client.PrependReactor("patch", "nodes", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		if dry := a.(clienttesting.PatchActionImpl).PatchOptions.DryRun; !slices.Equal(dry, []string{metav1.DryRunAll}) {
+			t.Errorf("dry run %q", dry)
+		}
+		checked++
+		return true, n, nil // the fake would store it
+	})
+	var out bytes.Buffer
+	err := s.Confirm(t.Context(), "n1", "storage", true, Printer{Out: &out, Err: &out})
+	const want = "Dry run, nothing is changed. Without --dry-run:\nn1: hook storage of before-drain is confirmed for turn t1; "
+	if err != nil || !strings.HasPrefix(out.String(), want) || strings.Contains(out.String(), "To undo") || checked != 1 {
+		t.Errorf("%q, %v, checked %d times", out.String(), err, checked)
+	}
+}
+
 // TestConfirmReadsAgain: a Node that changed since it was read is read again, and a confirmation that
 // was meant for one turn is never written for the next.
 func TestConfirmReadsAgain(t *testing.T) {

@@ -92,6 +92,20 @@ func TestInit(t *testing.T) {
 	}
 }
 
+// TestInitDryRun: a dry run does not end a stop.
+func TestInitDryRun(t *testing.T) {
+	s, client, _ := faulty(t, nil)
+	client.PrependReactor("create", "leases", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		if dry := a.(clienttesting.CreateActionImpl).CreateOptions.DryRun; !slices.Equal(dry, []string{metav1.DryRunAll}) {
+			t.Errorf("dry run %q", dry)
+		}
+		return true, testLease(), nil // the fake would store it
+	})
+	if _, created, err := s.Init(t.Context(), InitOptions{Lease: testLease(), Within: time.Minute, DryRun: true}); err != nil || !created {
+		t.Errorf("created %t, %v", created, err)
+	}
+}
+
 // TestInitWaitsForTheAPIServer: in the first seconds of a new kind, the API server answers that it is busy.
 func TestInitWaitsForTheAPIServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

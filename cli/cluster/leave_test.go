@@ -60,3 +60,36 @@ func TestLeaveListsOnce(t *testing.T) {
 		t.Errorf("%v, selected %q, %d writes", err, selected, *writes)
 	}
 }
+
+// TestCommittedNodeDoesNotLeave: without a coordinator too, nothing takes a turn away from a host that has committed to a reboot or
+// an apply, or a node that is not to leave any more.
+func TestCommittedNodeDoesNotLeave(t *testing.T) {
+	w := newWorld(t)
+	w.lease.Namespace, w.lease.Name = "lockkeeper", "lockkeeper"
+	for _, tc := range []struct {
+		name, managed string
+		state         v1alpha1.State
+		report        string
+		want          string // the error; "" for none
+	}{
+		{"draining", "false", v1alpha1.StateDraining, "committed", ""},
+		{"rebooting, before the commit", "false", v1alpha1.StateRebooting, "seen", ""},
+		{"rebooting", "false", v1alpha1.StateRebooting, "committed", "n1 is in rebooting and has committed to it; wait until its host reports, or delete the Node if the host is gone"},
+		{"applying", "false", v1alpha1.StateApplying, "committed", "n1 is in applying and has committed to it; wait until its host reports, or delete the Node if the host is gone"},
+		{"not to leave", "true", v1alpha1.StateDraining, "seen", "another user or program removed lockkeeper.dev/managed=false from n1, so it does not leave"},
+	} {
+		s, client, writes := faulty(t, nil, w.add("n1", inTurn(tc.state, "13:00:00", tc.report), label(v1alpha1.LabelManaged, tc.managed)), w.lease)
+		s.DeleteUpdate = func(context.Context, string) (bool, error) { return false, nil }
+		err := s.LeaveUnreleased(t.Context(), "n1")
+		if tc.want != "" && (err == nil || err.Error() != tc.want || *writes != 0) || tc.want == "" && (err != nil || *writes == 0) {
+			t.Errorf("%s: %v, %d writes", tc.name, err, *writes)
+		}
+		got, err := client.CoreV1().Nodes().Get(t.Context(), "n1", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, kept := got.Labels[v1alpha1.LabelState]; kept != (tc.want != "") {
+			t.Errorf("%s: left with %v", tc.name, got.Labels)
+		}
+	}
+}
