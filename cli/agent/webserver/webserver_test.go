@@ -297,3 +297,61 @@ func TestNoAddressNoTimer(t *testing.T) {
 		running.Wait()
 	})
 }
+
+// TestTriesAgain checks that a server that cannot listen on its address tries again every minute, and reports the problem once.
+func TestTriesAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var reports []string
+		s := New("tests", http.NotFoundHandler(), slog.New(slog.DiscardHandler), func(problem string) { reports = append(reports, problem) })
+		s.Listen("127.0.0.1:99999") // no such port, so that nothing is served in the bubble
+		ctx, stop := context.WithCancel(t.Context())
+		w := &waits{Context: ctx}
+		var running sync.WaitGroup
+		running.Go(func() { s.Run(w) })
+		time.Sleep(time.Hour)
+		stop()
+		running.Wait()
+		if n := w.n.Load(); n < 60 {
+			t.Errorf("waited %d times within an hour", n)
+		}
+		if len(reports) != 2 || reports[0] != "" || !strings.Contains(reports[1], "invalid port") {
+			t.Errorf("reported %q", reports)
+		}
+	})
+}
+
+// TestAddressThatWasTaken checks that a server takes its address once another process has left it.
+func TestAddressThatWasTaken(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	reports := make(chan string, 10)
+	s := New("tests", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") }),
+		slog.New(slog.DiscardHandler), func(problem string) { reports <- problem })
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer stop()
+	running.Go(func() { s.Run(ctx) })
+	reported := func(part string) {
+		t.Helper()
+		for {
+			select {
+			case problem := <-reports:
+				if problem == part || part != "" && strings.Contains(problem, part) {
+					return
+				}
+			case <-time.After(time.Minute):
+				t.Fatalf("%q was not reported", part)
+			}
+		}
+	}
+	address := taken.Addr().String()
+	s.Listen(address)
+	reported("address already in use")
+	taken.Close()
+	s.Listen(address) // a reload; without one, it tries again after a minute
+	reported("")
+	scrape(t, address)
+}
