@@ -108,7 +108,7 @@ func TestTroubleNamesWhatIsThere(t *testing.T) {
 	}
 	o = situation(v1alpha1.StateDraining, func(o *step.Observation) { o.Drain.Complete = true })
 	h.reportDecision(o, step.Decision{Write: &step.Write{}}, nil) // the report has to be written
-	h.trouble("", &kube.Trouble{Text: "webhook refuses", RefusedBy: "w"})
+	h.trouble(&kube.Trouble{Text: "webhook refuses", RefusedBy: "w"})
 	if len(last.Blockers) != 1 || last.Blockers[0].Kind != v1alpha1.BlockerWebhook || last.Drain != nil {
 		t.Errorf("refused: %+v, drain %+v", last.Blockers, last.Drain)
 	}
@@ -116,7 +116,7 @@ func TestTroubleNamesWhatIsThere(t *testing.T) {
 	shows(v1alpha1.StateBeforeReboot, "2")
 	o = situation(v1alpha1.StateBeforeReboot, nil)
 	h.reportDecision(o, step.Decision{Write: &step.Write{}}, nil)
-	h.trouble("", &kube.Trouble{Text: "webhook refuses", RefusedBy: "w"})
+	h.trouble(&kube.Trouble{Text: "webhook refuses", RefusedBy: "w"})
 	if last.State != v1alpha1.StateBeforeReboot || last.Wants != v1alpha1.WantsReboot || last.UID != "u1" {
 		t.Errorf("refused in another state: %+v", last)
 	}

@@ -53,7 +53,7 @@ func (h *Host) loop(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		next := idleRound
+		var next time.Duration
 		if err != nil {
 			next = h.failed(err)
 			// A loop that fails runs at most one round a second, however often it is kicked.
@@ -63,21 +63,7 @@ func (h *Host) loop(ctx context.Context) error {
 			}
 			next -= min(next, failPause)
 		} else {
-			h.failures = 0
-			if h.apiTrouble() == nil && h.view.Listed() {
-				h.logTroubleOver()
-			}
-			n := h.facts()
-			var window time.Duration
-			if n != nil && n.InTurn() {
-				// Outside of a turn the host does not wake for its window. Thousands of hosts
-				// may share a window, and each host writes when the window opens.
-				window = h.windows.Left(time.Now())
-			}
-			next = pace(d.Again, n != nil && n.State == v1alpha1.StateRebooting, h.currentSettings().MinUptime-h.self.uptime(), window, h.delayLeft)
-			if soon := h.announced.Next(time.Now()); soon > 0 {
-				next = min(next, soon)
-			}
+			next = h.succeeded(d)
 		}
 		wait := next - next/20 + rand.N(next/10+1)
 		if next == idleRound { // with the host's polls
@@ -87,6 +73,26 @@ func (h *Host) loop(ctx context.Context) error {
 			return err
 		}
 	}
+}
+
+// succeeded records that the round that has decided d did not fail, and returns the pause after it.
+func (h *Host) succeeded(d step.Decision) time.Duration {
+	h.failures = 0
+	if h.apiTrouble() == nil && h.view.Listed() {
+		h.logTroubleOver()
+	}
+	n := h.facts()
+	var window time.Duration
+	if n != nil && n.InTurn() {
+		// Outside of a turn the host does not wake for its window. Thousands of hosts
+		// may share a window, and each host writes when the window opens.
+		window = h.windows.Left(time.Now())
+	}
+	next := pace(d.Again, n != nil && n.State == v1alpha1.StateRebooting, h.currentSettings().MinUptime-h.self.uptime(), window, h.delayLeft)
+	if soon := h.announced.Next(time.Now()); soon > 0 {
+		next = min(next, soon)
+	}
+	return next
 }
 
 // pace returns the pause after a round without a failure. again is true if the host has to read
@@ -167,6 +173,6 @@ func (h *Host) failed(err error) time.Duration {
 	h.failures++
 	delay := min(time.Second<<min(h.failures-1, 4), readAgain)
 	h.logTrouble(h.explain(err), "again_in", delay)
-	h.trouble(v1alpha1.ReasonNone, err)
+	h.trouble(err)
 	return delay
 }

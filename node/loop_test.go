@@ -89,12 +89,12 @@ func TestTroubleTellsTheTruth(t *testing.T) {
 		t.Errorf("line %q", last.Text())
 	}
 
-	h.trouble("", hostError{errors.New("asking logind: no such thing")})
+	h.trouble(hostError{errors.New("asking logind: no such thing")})
 	if last.API != nil || !strings.Contains(last.Detail, "asking logind") || strings.Contains(last.Text(), "API server") {
 		t.Errorf("a failure of logind is reported as %q (API: %v)", last.Text(), last.API)
 	}
 	since := last.Since
-	h.trouble(v1alpha1.ReasonForbidden, errors.New("writing node n1: forbidden"))
+	h.trouble(&kube.Trouble{Reason: v1alpha1.ReasonForbidden, Text: "writing node n1: forbidden"})
 	if last.API == nil || last.Waits != v1alpha1.ReasonForbidden || !strings.Contains(last.Text(), "; waits: Forbidden since ") || !strings.HasSuffix(last.Text(), "; trouble with the API server: writing node n1: forbidden; wants reboot for Sentinel /run/x") {
 		t.Errorf("a failure of the API server is reported as %+v", *last)
 	}
@@ -125,7 +125,7 @@ func TestTroubleTellsHowLongTheTurnLasts(t *testing.T) {
 			Turn: c.grant, Epoch: "e1", NodeUID: "uid", Wants: v1alpha1.WantsReboot, StartedAt: began, StageAt: stage,
 		})
 		h.view.Overlay(obj)
-		h.trouble("", errors.New("writing node n1: no"))
+		h.trouble(errors.New("writing node n1: no"))
 		if last.Turn != "t1" || !last.TurnSince.Equal(c.turnSince) || !last.StageSince.Equal(c.stageSince) {
 			t.Errorf("grant of %s: turn %s since %v, stage since %v", c.grant, last.Turn, last.TurnSince, last.StageSince)
 		}
@@ -210,7 +210,7 @@ func TestTroubleOfItsOwn(t *testing.T) {
 		err error
 		own bool
 	}{{&kube.PluginError{Command: "mint", How: "exit status 1"}, true}, {errors.New("no answer"), false}} {
-		if h.trouble("", c.err); last.API == nil || last.API.Local != c.own {
+		if h.trouble(c.err); last.API == nil || last.API.Local != c.own {
 			t.Errorf("%v, in the loop: %+v", c.err, *last)
 		}
 		if h.reportDecision(o, step.Decision{}, c.err); last.API == nil || last.API.Local != c.own {

@@ -44,9 +44,7 @@ func users(sessions []systemd.Session) string {
 // announce warns logged-in users of the reboot, or calls it off, according to the decision. It
 // is called when the host has nothing to read or write.
 func (h *Host) announce(o *step.Observation, d step.Decision) {
-	h.mu.Lock()
-	delay := step.SessionDelay(h.settings.SessionDelay, o.Node.Grant, o.Own)
-	h.mu.Unlock()
+	delay := step.SessionDelay(h.currentSettings().SessionDelay, o.Node.Grant, o.Own)
 	ids := make([]string, 0, len(h.sessions))
 	for _, s := range h.sessions {
 		ids = append(ids, s.ID)

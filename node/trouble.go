@@ -1,7 +1,6 @@
 package node
 
 import (
-	"cmp"
 	"errors"
 	"log/slog"
 	"regexp"
@@ -81,8 +80,8 @@ func (h *Host) logTroubleOver() {
 }
 
 // trouble reports a failure of the loop, together with the last observation if that is of the
-// same Node. reason is used if the error has none.
-func (h *Host) trouble(reason v1alpha1.Reason, err error) {
+// same Node.
+func (h *Host) trouble(err error) {
 	t := h.explain(err)
 	n := h.facts()
 	if n == nil {
@@ -96,7 +95,7 @@ func (h *Host) trouble(reason v1alpha1.Reason, err error) {
 	if h.describe(&s, n); s.State != h.observed.State || s.Turn != h.observed.Turn {
 		s.Blockers, s.Drain = nil, nil
 	}
-	s.Waits, s.Detail, s.Since, s.API = cmp.Or(t.Reason, reason), "", time.Now(), nil
+	s.Waits, s.Detail, s.Since, s.API = t.Reason, "", time.Now(), nil
 	if _, own := errors.AsType[hostError](err); own {
 		s.Detail = t.Text
 	} else {
