@@ -291,12 +291,16 @@ func (c Change) Same(o Change) bool {
 	if c == o {
 		return true
 	}
-	if c.Source != o.Source || c.Name != o.Name || c.Source != SourceFile && c.Source != SourceUnit {
+	if c.Source != o.Source || c.Name != o.Name || !c.Watched() {
 		return false
 	}
 	key, other := DigestKey(c.Version), DigestKey(o.Version)
 	return key != "" && other != "" && key != other
 }
+
+// Watched reports whether the change is of a file or unit. Each other content of one of those is
+// another version, and another change.
+func (c Change) Watched() bool { return c.Source == SourceFile || c.Source == SourceUnit }
 
 // SameChanges reports whether two lists hold the same changes by [Change.Same], in any
 // order.

@@ -253,7 +253,7 @@ func (s *subject) describeTurn(now time.Time, out *rollout.Outcome, gated map[st
 // stages fills in the stages of the turn under the policy.
 func (s *subject) stages(p *policy.Policy) {
 	g := v1alpha1.Grant{Wants: s.plan.Wants, Drains: s.Drains, Terms: p.Terms}
-	plan, waits := turn.Plan{Drains: g.Drains, Reboots: g.Wants == v1alpha1.WantsReboot}, rollout.WaitsIn(s.Node, &g)
+	plan, waits := turn.PlanOf(&g), rollout.WaitsIn(s.Node, &g)
 	at, ok := turn.Next(v1alpha1.StateIdle, turn.Granted, plan, waits)
 	for ok && at.InTurn() {
 		stage := Stage{State: at, Hooks: p.Terms.Hooks(at)}

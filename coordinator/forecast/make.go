@@ -114,9 +114,8 @@ func (q *Question) subject(n *turn.Node) *subject {
 		for _, r := range choice.Replaced {
 			c.Replaced = append(c.Replaced, ruleOf(r))
 		}
-		watchable := change.Source == v1alpha1.SourceFile || change.Source == v1alpha1.SourceUnit
 		// A host keeps watching what its policies named before they became invalid.
-		if c.Unwatched = watchable && c.Rule == nil && (!pending || s.match.Reason == ""); !c.Unwatched {
+		if c.Unwatched = change.Watched() && c.Rule == nil && (!pending || s.match.Reason == ""); !c.Unwatched {
 			count = append(count, change)
 		}
 		s.Changes = append(s.Changes, c)

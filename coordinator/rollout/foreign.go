@@ -158,6 +158,17 @@ func (d *decision) settleForeign(others []*turn.Node) {
 	}
 }
 
+// cmpBool compares for sorting: false comes first.
+func cmpBool(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	}
+	return 1
+}
+
 // otherControlPlane returns another control-plane node than n that is unavailable because of
 // us and not in except, or "". It returns "" if n is not a control-plane node.
 func (d *decision) otherControlPlane(n *turn.Node, except map[string]bool) string {

@@ -249,16 +249,6 @@ func (d *decision) turnLimit(n *turn.Node) string {
 	return fmt.Sprintf("%d turns within 24 hours, %d allowed; the next may begin at %s", len(turns), limit, moment(d.Now, again))
 }
 
-func cmpBool(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case b:
-		return -1
-	}
-	return 1
-}
-
 func backedOut(n *turn.Node) bool {
 	return n.Last != nil && n.Last.Result == v1alpha1.ResultBackedOut && n.Retry != n.Last.Turn && wantsAgain(n.Last, n.Host.Changes)
 }
@@ -377,17 +367,11 @@ func wantsAgain(l *v1alpha1.Last, now []v1alpha1.Change) bool {
 func byName(changes []v1alpha1.Change) []v1alpha1.Change {
 	changes = slices.Clone(changes)
 	for i := range changes {
-		if watched(&changes[i]) {
+		if changes[i].Watched() {
 			changes[i].Version = ""
 		}
 	}
 	return changes
-}
-
-// watched reports whether the change is one of a file or unit. Those appear again with each
-// edit.
-func watched(c *v1alpha1.Change) bool {
-	return c.Source == v1alpha1.SourceFile || c.Source == v1alpha1.SourceUnit
 }
 
 // controlPlaneBlock returns which control-plane node keeps the control-plane node n from its
@@ -449,7 +433,6 @@ func (d *decision) promoteOut(n *turn.Node, g v1alpha1.Grant) {
 	if g.Drains && d.Total == 1 {
 		g.Drains, g.OnlyNode = false, true
 	}
-	plan := turn.Plan{Drains: g.Drains, Reboots: g.Wants == v1alpha1.WantsReboot}
-	next, _ := turn.Next(n.State, turn.Granted, plan, WaitsIn(n, &g))
+	next, _ := turn.Next(n.State, turn.Granted, turn.PlanOf(&g), WaitsIn(n, &g))
 	d.move(n, Move{To: next, On: turn.Granted, NewTurn: true, Grant: &g, Remove: hookKeys(n)})
 }

@@ -390,22 +390,15 @@ func (d *decision) stoppedFor(n *turn.Node) time.Duration {
 
 // overdue reports whether the state as a whole takes longer than it may.
 func (d *decision) overdue(n *turn.Node) bool {
-	g := n.Grant
-	switch n.State {
-	case v1alpha1.StateDraining:
-		return d.past(n, g.Terms.Draining.Duration)
-	case v1alpha1.StateRebooting:
-		return d.past(n, g.Terms.Rebooting.Duration)
-	case v1alpha1.StateApplying:
-		return d.past(n, g.Terms.Applying.Duration)
-	case v1alpha1.StateUncordoning:
-		return d.past(n, g.Terms.Uncordoning.Duration)
+	t := &n.Grant.Terms
+	if !n.State.HookStage() {
+		return d.past(n, t.Limit(n.State))
 	}
 	var longest time.Duration
-	for _, h := range g.Terms.Hooks(n.State) {
+	for _, h := range t.Hooks(n.State) {
 		longest = max(longest, h.Timeout.Duration)
 	}
-	return d.past(n, cmp.Or(longest, g.Terms.HostHooks.Duration))
+	return d.past(n, cmp.Or(longest, t.HostHooks.Duration))
 }
 
 // advance moves the node along the table on the event. It reports whether the table has an
@@ -428,7 +421,8 @@ func (d *decision) advance(n *turn.Node, on turn.Event, result v1alpha1.Result, 
 	}
 	// A turn without a drain has no mark, unless a user edited its grant. No node reaches
 	// idle with a mark.
-	plan := turn.Plan{Drains: g.Drains || n.Mark, Reboots: g.Wants == v1alpha1.WantsReboot}
+	plan := turn.PlanOf(&g)
+	plan.Drains = plan.Drains || n.Mark
 	next, ok := turn.Next(n.State, on, plan, WaitsIn(n, &g))
 	if !ok {
 		return false
@@ -468,7 +462,7 @@ func (d *decision) advance(n *turn.Node, on turn.Event, result v1alpha1.Result, 
 // that the turn was for, because an update or request that came later was not tried.
 func stillWanted(n *turn.Node) []v1alpha1.Change {
 	return slices.DeleteFunc(slices.Clone(n.Host.Changes), func(c v1alpha1.Change) bool {
-		return !watched(&c) && !slices.ContainsFunc(n.Grant.Changes, c.Same)
+		return !c.Watched() && !slices.ContainsFunc(n.Grant.Changes, c.Same)
 	})
 }
 

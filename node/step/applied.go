@@ -30,7 +30,7 @@ func NextStreak(streak int, others, changes []v1alpha1.Change) int {
 func ChangedAgain(granted, before, present []v1alpha1.Change, streak int) (text string, others []v1alpha1.Change) {
 	for _, c := range present {
 		switch {
-		case !isWatched(c) || slices.ContainsFunc(before, c.Same):
+		case !c.Watched() || slices.ContainsFunc(before, c.Same):
 		case named(granted, c):
 			return c.String() + " changed again while it was applied; does a unit of the plan write it?", nil
 		default:
@@ -41,12 +41,6 @@ func ChangedAgain(granted, before, present []v1alpha1.Change, streak int) (text 
 		return fmt.Sprintf("%s changed while the plan was carried out, as in the %d turns before; does a unit of the plan write it?", others[0], streak), nil
 	}
 	return "", others
-}
-
-// isWatched reports whether the change is of a file or unit. Those have a version for each
-// content.
-func isWatched(c v1alpha1.Change) bool {
-	return c.Source == v1alpha1.SourceFile || c.Source == v1alpha1.SourceUnit
 }
 
 // named reports whether one of the changes is of the same thing as c, in any version.

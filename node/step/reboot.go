@@ -125,7 +125,7 @@ func (o *Observation) unchanged() (v1alpha1.Reason, string) {
 		return v1alpha1.ReasonNotUpdated, "still " + g.OSVersion
 	}
 	for _, c := range o.Sources.Changes {
-		again := slices.Contains(g.Changes, c) || isWatched(c) && named(g.Changes, c)
+		again := slices.Contains(g.Changes, c) || c.Watched() && named(g.Changes, c)
 		// The coordinator removes a request only in the turn's last write. A FleetLock client
 		// that asks in another boot asks for another reboot.
 		before := c.Source == v1alpha1.SourceRequest || c.Source == v1alpha1.SourceFleetLock && g.BootID != o.Self.BootID

@@ -124,5 +124,5 @@ func (n *Node) Plan() Plan {
 	if n.Grant == nil {
 		return Plan{}
 	}
-	return Plan{Drains: n.Grant.Drains, Reboots: n.Grant.Wants == v1alpha1.WantsReboot}
+	return PlanOf(n.Grant)
 }

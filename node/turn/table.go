@@ -64,6 +64,11 @@ type Plan struct {
 	Reboots bool // the host reboots
 }
 
+// PlanOf returns the plan of a grant.
+func PlanOf(g *v1alpha1.Grant) Plan {
+	return Plan{Drains: g.Drains, Reboots: g.Wants == v1alpha1.WantsReboot}
+}
+
 // Condition limits an edge to some plans.
 type Condition string
 

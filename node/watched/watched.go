@@ -301,7 +301,7 @@ func (w *Watcher) MarkBegun(changes []v1alpha1.Change) error {
 func (w *Watcher) MarkApplied(changes []v1alpha1.Change) error {
 	w.mu.Lock()
 	for _, c := range changes {
-		if c.Source != v1alpha1.SourceFile && c.Source != v1alpha1.SourceUnit {
+		if !c.Watched() {
 			continue
 		}
 		if id := v1alpha1.DigestKey(c.Version); id != "" && id != w.key.id {
