@@ -60,7 +60,7 @@ type HostUpdate struct {
 	mu      sync.Mutex
 	host    local.Host // the last reported record
 	known   time.Time  // when the object on the API server was first read; zero if it has not been read
-	settled bool       // the host knows enough to publish; see report
+	settled bool       // the host knows enough to publish; see Report
 	status  v1alpha1.HostUpdateStatus
 	uid     string                     // of the Node that owns written
 	written *v1alpha1.HostUpdateStatus // what the API server has; nil: no object
@@ -213,30 +213,11 @@ func (p *HostUpdate) next() {
 
 // Run writes until ctx ends, and then once more if a write is pending.
 func (p *HostUpdate) Run(ctx context.Context, store Store) {
-	// last is when the last request ended. It includes the first read, so that a process that
-	// has just started waits until it knows more.
-	var last, notBefore time.Time
-	failures, limiter := 0, newLimiter()
+	c := pacer{limiter: newLimiter()}
 	for {
-		pause := time.Hour
 		d, failing := p.difference()
-		switch {
-		case p.silent():
-		case failures > 0:
-			pause = time.Until(last.Add(timing.Jitter(min(publishAgain<<min(failures-1, 10), publishLast))))
-		case d == hostupdate.Same:
-			pause = time.Until(last.Add(timing.Jitter(checkEvery)))
-		case d == hostupdate.News:
-			pause = max(time.Until(last.Add(newsEvery)), untilToken(limiter, 0))
-		default:
-			pause = max(time.Until(last.Add(progressEvery)), untilToken(limiter, reserve))
-		}
-		if failing { // as the loop's requests do
-			notBefore = time.Now().Add(publishAgain + rand.N(afterGap))
-		}
-		pause = max(pause, time.Until(notBefore))
-		if pause > 0 {
-			if err := timing.Wait(ctx, p.kick, pause); err != nil {
+		if pause := c.pause(d, p.silent(), failing); pause > 0 {
+			if timing.Wait(ctx, p.kick, pause) != nil {
 				break
 			}
 			continue
@@ -249,16 +230,15 @@ func (p *HostUpdate) Run(ctx context.Context, store Store) {
 		} else {
 			err = p.write(ctx, store)
 		}
-		if last = time.Now(); err == nil {
-			if failures = 0; !reads {
-				limiter.AllowN(last, 1)
-			}
-			continue
-		}
-		if failures++; failures == 1 && ctx.Err() == nil {
+		if c.ended(err, !reads); c.failures == 1 && ctx.Err() == nil {
 			p.Log.Warn("the HostUpdate cannot be read or written; the host continues without it, and tries again", "err", err)
 		}
 	}
+	p.writeLast(ctx, store)
+}
+
+// writeLast writes once, after ctx has ended, if anything but progress is pending.
+func (p *HostUpdate) writeLast(ctx context.Context, store Store) {
 	if _, known := p.Published(); known.IsZero() {
 		return
 	}
@@ -266,6 +246,49 @@ func (p *HostUpdate) Run(ctx context.Context, store Store) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastPublish)
 		defer cancel()
 		_ = p.write(ctx, store) // the next process publishes it
+	}
+}
+
+// pacer paces the requests for the HostUpdate.
+type pacer struct {
+	// last is when the last request ended. It includes the first read, so that a process that
+	// has just started waits until it knows more.
+	last      time.Time
+	notBefore time.Time // set while the API server is away
+	failures  int       // in a row
+	limiter   *rate.Limiter
+}
+
+// pause returns how long the next request has to wait; 0 or less is not at all. d is how much the
+// status differs from the one on the API server. silent is whether the host makes no requests for
+// its HostUpdate, and failing whether its other requests fail.
+func (c *pacer) pause(d hostupdate.Difference, silent, failing bool) time.Duration {
+	pause := time.Hour
+	switch {
+	case silent:
+	case c.failures > 0:
+		pause = time.Until(c.last.Add(timing.Jitter(min(publishAgain<<min(c.failures-1, 10), publishLast))))
+	case d == hostupdate.Same:
+		pause = time.Until(c.last.Add(timing.Jitter(checkEvery)))
+	case d == hostupdate.News:
+		pause = max(time.Until(c.last.Add(newsEvery)), untilToken(c.limiter, 0))
+	default:
+		pause = max(time.Until(c.last.Add(progressEvery)), untilToken(c.limiter, reserve))
+	}
+	if failing { // this one would fail too
+		c.notBefore = time.Now().Add(publishAgain + rand.N(afterGap))
+	}
+	return max(pause, time.Until(c.notBefore))
+}
+
+// ended records that a request has ended. wrote is whether it was a write.
+func (c *pacer) ended(err error, wrote bool) {
+	if c.last = time.Now(); err != nil {
+		c.failures++
+		return
+	}
+	if c.failures = 0; wrote {
+		c.limiter.AllowN(c.last, 1)
 	}
 }
 
