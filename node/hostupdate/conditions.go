@@ -3,6 +3,7 @@ package hostupdate
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -45,9 +46,26 @@ func (l *list) keep(kind, reason string) {
 	l.set(kind, false, reason, "")
 }
 
-// stages are the conditions of a turn between Planned and Complete.
-var stages = []string{v1alpha1.ConditionCordoned, v1alpha1.ConditionDrained, v1alpha1.ConditionApplied,
-	v1alpha1.ConditionRebooted, v1alpha1.ConditionUncordoned}
+// setAll sets conditions to False with the same reason.
+func (l *list) setAll(kinds []string, reason string) {
+	for _, kind := range kinds {
+		l.set(kind, false, reason, "")
+	}
+}
+
+// keepAll is keep for several conditions.
+func (l *list) keepAll(kinds []string, reason string) {
+	for _, kind := range kinds {
+		l.keep(kind, reason)
+	}
+}
+
+// stages are the conditions of a turn between Planned and Complete, and afterPlanned those with Complete.
+var (
+	stages = []string{v1alpha1.ConditionCordoned, v1alpha1.ConditionDrained, v1alpha1.ConditionApplied,
+		v1alpha1.ConditionRebooted, v1alpha1.ConditionUncordoned}
+	afterPlanned = append(slices.Clip(stages), v1alpha1.ConditionComplete)
+)
 
 func conditions(prev, s *v1alpha1.HostUpdateStatus, f *Facts, ended *v1alpha1.Last, now time.Time) []metav1.Condition {
 	l := &list{was: prev.Conditions, now: at(now)}
@@ -181,14 +199,10 @@ func (l *list) idle(h *local.Host, lost bool) {
 	switch {
 	case h.Wants == "" && lost:
 		l.set(v1alpha1.ConditionPlanned, false, string(v1alpha1.ReasonSourceUnreadable), "")
-		for _, kind := range append(stages, v1alpha1.ConditionComplete) {
-			l.set(kind, false, v1alpha1.ConditionReasonPending, "")
-		}
+		l.setAll(afterPlanned, v1alpha1.ConditionReasonPending)
 	case h.Wants == "":
 		l.keep(v1alpha1.ConditionPlanned, string(v1alpha1.ReasonSourceUnreadable))
-		for _, kind := range append(stages, v1alpha1.ConditionComplete) {
-			l.keep(kind, v1alpha1.ConditionReasonPending)
-		}
+		l.keepAll(afterPlanned, v1alpha1.ConditionReasonPending)
 	case h.Wants.Something() && (fresh || complete.Status == metav1.ConditionTrue):
 		l.set(v1alpha1.ConditionPlanned, true, v1alpha1.ConditionReasonDone, wants(h))
 		needed := map[string]bool{
@@ -196,27 +210,23 @@ func (l *list) idle(h *local.Host, lost bool) {
 			v1alpha1.ConditionApplied: h.Wants != v1alpha1.WantsReboot, v1alpha1.ConditionRebooted: h.Wants == v1alpha1.WantsReboot,
 			v1alpha1.ConditionComplete: true,
 		}
-		for _, kind := range append(stages, v1alpha1.ConditionComplete) {
+		for _, kind := range afterPlanned {
+			reason := v1alpha1.ConditionReasonNotNeeded
 			if needed[kind] {
-				l.set(kind, false, v1alpha1.ConditionReasonPending, "")
-			} else {
-				l.set(kind, false, v1alpha1.ConditionReasonNotNeeded, "")
+				reason = v1alpha1.ConditionReasonPending
 			}
+			l.set(kind, false, reason, "")
 		}
 	case h.Wants.Something():
 		// The last turn did not complete the changes. Its conditions show how far it got.
 		l.set(v1alpha1.ConditionPlanned, true, v1alpha1.ConditionReasonDone, wants(h))
-		for _, kind := range append(stages, v1alpha1.ConditionComplete) {
-			l.keep(kind, v1alpha1.ConditionReasonPending)
-		}
+		l.keepAll(afterPlanned, v1alpha1.ConditionReasonPending)
 	case fresh:
-		for _, kind := range append(append([]string{v1alpha1.ConditionPlanned}, stages...), v1alpha1.ConditionComplete) {
-			l.set(kind, false, v1alpha1.ConditionReasonNothing, "")
-		}
+		l.set(v1alpha1.ConditionPlanned, false, v1alpha1.ConditionReasonNothing, "")
+		l.setAll(afterPlanned, v1alpha1.ConditionReasonNothing)
 	default:
-		for _, kind := range append(append([]string{v1alpha1.ConditionPlanned}, stages...), v1alpha1.ConditionComplete) {
-			l.keep(kind, v1alpha1.ConditionReasonNothing)
-		}
+		l.keep(v1alpha1.ConditionPlanned, v1alpha1.ConditionReasonNothing)
+		l.keepAll(afterPlanned, v1alpha1.ConditionReasonNothing)
 	}
 }
 
