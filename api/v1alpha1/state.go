@@ -126,9 +126,6 @@ type StateDoc struct {
 	Do    string
 }
 
-// StateDocs are all states, in the order of [States].
-func StateDocs() []StateDoc { return stateDocs }
-
 // Doc returns what the state means, or the zero StateDoc for one that is not
 // known here.
 func (s State) Doc() StateDoc {
@@ -140,6 +137,7 @@ func (s State) Doc() StateDoc {
 	return StateDoc{}
 }
 
+// stateDocs are all states, in the order of [States].
 var stateDocs = []StateDoc{
 	{StateAbsent, "no coordinator manages the node", "check that an instance coordinates (`lockkeeper status`), and that the node is neither detached nor labeled lockkeeper.dev/managed=false"},
 	{StateIdle, "the node is managed and in no turn", "nothing"},

@@ -7,7 +7,7 @@ import (
 
 func TestStateDocs(t *testing.T) {
 	var states []State
-	for _, d := range StateDocs() {
+	for _, d := range stateDocs {
 		states = append(states, d.State)
 		if d.Means == "" || d.Do == "" {
 			t.Errorf("%s: says %q to do %q", d.State, d.Means, d.Do)

@@ -23,9 +23,10 @@ const MaxRead = 64 << 10
 
 // FS reads a host's files. Create it with [New], and close it after use. All paths are absolute.
 // The errors are those of package os.
-type FS struct{ files }
+type FS struct{ root files }
 
-// files is implemented by *os.Root, and by machine for the machine's own root.
+// files has the methods of *os.Root that FS uses; their names are relative to the root. machine
+// implements it for the machine's own root.
 type files interface {
 	Lstat(name string) (fs.FileInfo, error)
 	Stat(name string) (fs.FileInfo, error)
@@ -57,6 +58,9 @@ func New(root string) (FS, error) {
 	return FS{r}, nil
 }
 
+// Close releases the root.
+func (f FS) Close() error { return f.root.Close() }
+
 // below converts an absolute path to one relative to the root.
 func below(path string) string {
 	if path = strings.TrimLeft(path, "/"); path != "" {
@@ -66,18 +70,18 @@ func below(path string) string {
 }
 
 // Lstat describes the file at a path. If the file is a symbolic link, Lstat describes the link.
-func (f FS) Lstat(path string) (fs.FileInfo, error) { return f.files.Lstat(below(path)) }
+func (f FS) Lstat(path string) (fs.FileInfo, error) { return f.root.Lstat(below(path)) }
 
 // Stat describes the file at a path. It follows symbolic links.
-func (f FS) Stat(path string) (fs.FileInfo, error) { return f.files.Stat(below(path)) }
+func (f FS) Stat(path string) (fs.FileInfo, error) { return f.root.Stat(below(path)) }
 
 // Readlink returns the target of a symbolic link.
-func (f FS) Readlink(path string) (string, error) { return f.files.Readlink(below(path)) }
+func (f FS) Readlink(path string) (string, error) { return f.root.Readlink(below(path)) }
 
 // Open opens a file or a directory for reading. If the file is a pipe, Open does not wait for a
 // writer.
 func (f FS) Open(path string) (*os.File, error) {
-	return f.OpenFile(below(path), os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	return f.root.OpenFile(below(path), os.O_RDONLY|syscall.O_NONBLOCK, 0)
 }
 
 // Read returns the first MaxRead bytes of a regular file.

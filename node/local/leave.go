@@ -1,9 +1,7 @@
 package local
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 )
@@ -17,14 +15,6 @@ const leavingFile = "leaving"
 func Leave(dir string) error {
 	if err := os.WriteFile(filepath.Join(dir, leavingFile), nil, 0o644); err != nil {
 		return fmt.Errorf("asking the service to leave: %w", err)
-	}
-	return nil
-}
-
-// Stay takes Leave back. It is not an error if the host does not leave.
-func Stay(dir string) error {
-	if err := os.Remove(filepath.Join(dir, leavingFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("asking the service to stay: %w", err)
 	}
 	return nil
 }
