@@ -27,12 +27,12 @@ import (
 )
 
 const (
-	// EventController is the coordinator's name in its Events.
-	EventController = "lockkeeper.dev/coordinator"
+	// eventController is the coordinator's name in its Events.
+	eventController = "lockkeeper.dev/coordinator"
 	// maxEvents Events may wait to be sent; the others are lost. eventQPS are sent per second,
-	// the first eventConns of them at once. No decision waits for them.
+	// the first eventBurst of them at once. No decision waits for them.
 	maxEvents            = 300
-	eventQPS, eventConns = 5, 10
+	eventQPS, eventBurst = 5, 10
 	// An Event that cannot be written is tried eventTries times, eventAgain apart.
 	eventTries, eventAgain = 12, 10 * time.Second
 	maxNote                = 1000 // bytes; the API takes 1 KiB
@@ -90,7 +90,7 @@ const rewoundReportedFor = time.Hour
 // leader's Node.
 func newEvents(ctx context.Context, client *kube.Client, self string, log *slog.Logger) *events {
 	e := eventsTo(self, log)
-	limited, err := client.Limited(eventQPS, eventConns)
+	limited, err := client.Limited(eventQPS, eventBurst)
 	if err != nil {
 		log.Warn("no Events are written", "err", err)
 		return e
@@ -146,7 +146,7 @@ func (e *events) write(about *corev1.ObjectReference, reason, note string) {
 	now := time.Now()
 	event := &eventsv1.Event{
 		ObjectMeta: metav1.ObjectMeta{Name: util.GenerateEventName(about.Name, now.UnixNano()), Namespace: cmp.Or(about.Namespace, metav1.NamespaceDefault)},
-		EventTime:  metav1.NewMicroTime(now), ReportingController: EventController, ReportingInstance: v1alpha1.OneLine(e.self, maxInstance),
+		EventTime:  metav1.NewMicroTime(now), ReportingController: eventController, ReportingInstance: v1alpha1.OneLine(e.self, maxInstance),
 		Type: d.Type(), Reason: d.Reason, Action: d.Action, Regarding: *about, Note: v1alpha1.OneLine(note, maxNote),
 	}
 	select {

@@ -66,7 +66,7 @@ func TestEvents(t *testing.T) {
 		e.write(about, v1alpha1.EventGranted, note)
 		event := e.next(t)
 		if len(note) <= maxNote && event.Note != note || len(event.Note) > 1024 || event.Regarding != *about || event.Namespace != "default" ||
-			event.Reason != "Granted" || event.Action != "Grant" || event.Type != "Normal" || event.ReportingController != EventController ||
+			event.Reason != "Granted" || event.Action != "Grant" || event.Type != "Normal" || event.ReportingController != eventController ||
 			event.ReportingInstance != "leader" || time.Since(event.EventTime.Time) > time.Minute || names[event.Name] {
 			t.Errorf("%q: the Event is %v", note, event)
 		}

@@ -33,7 +33,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Pod names one pod. The UID tells it from a pod of the same name that was
+// Pod names one pod. The UID distinguishes it from a pod of the same name that was
 // created later.
 type Pod struct {
 	Namespace string
@@ -41,7 +41,7 @@ type Pod struct {
 	UID       types.UID
 }
 
-// String gives namespace/name.
+// String returns namespace/name.
 func (p Pod) String() string { return p.Namespace + "/" + p.Name }
 
 const (

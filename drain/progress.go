@@ -10,8 +10,8 @@ import (
 // Reasons of Blockers. [Terminating] and the reasons of a Policy are among them.
 const (
 	// PodDisruptionBudget: a budget allows no disruption now. The message names it. The drain
-	// asks the budget again after 1 to 30 s, for one of its pods. Or several budgets select the pod, which lasts until a user
-	// changes one; the API server does not name them.
+	// asks the budget again after 1 to 30 s, for one of its pods. Or several budgets select the
+	// pod, which lasts until a user changes one; the API server does not name them.
 	PodDisruptionBudget Reason = "PodDisruptionBudget"
 	// TooManyRequests: 429 for another reason: the API server is busy.
 	TooManyRequests Reason = "TooManyRequests"

@@ -10,7 +10,7 @@ import (
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
-// Reasons of the verdicts of a [Policy] that [Selecting] returns, besides [Unmanaged].
+// Reasons of the verdicts of a [Policy] that [Selecting] returns, in addition to [Unmanaged].
 const (
 	// SkippedByPolicy: the pod stays because a selector skips it.
 	SkippedByPolicy Reason = "SkippedByPolicy"

@@ -1,7 +1,8 @@
 // Package policy compiles the cluster's DisruptionPolicies, which say what changes cost
 // and how fast the fleet may roll. It checks them and prepares them for decisions.
 //
-// The package is pure: no client, no file, no clock.
+// The package is pure: no client, no file, no clock. It must not know which nodes there are, in
+// which states they are, or who decides.
 package policy
 
 import (

@@ -44,7 +44,7 @@ type EventDoc struct {
 	// Warning is the Event's type: a user may have to do something. Otherwise it is
 	// Normal.
 	Warning bool
-	Action  string // what the coordinator did, the Event's action
+	Action  string // what the coordinator or the host did, the Event's action
 	Means   string
 	Do      string
 }
@@ -160,7 +160,7 @@ const (
 	MessageHeldNoMore MessageID = "b4c8532ed9574f20aec09688f3226622"
 	// MessageWants: what the host wants has changed.
 	MessageWants MessageID = "8fdb8cbb1d4e495ea6988e063379da40"
-	// MessageCommitted: the host committed to a disturbance.
+	// MessageCommitted: the host committed to a disruption.
 	MessageCommitted MessageID = "38292e5ee34048cc85f7e13fdc48053d"
 	// MessageStageDone: the host has done what its state asks of it.
 	MessageStageDone MessageID = "c73d045c09b5425f83dfe4e8aac9028c"

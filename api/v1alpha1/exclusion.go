@@ -172,7 +172,7 @@ func (k *Keys) ToSet(names []string) []Exclusion {
 	})
 }
 
-// ToUndo returns the exclusions that the mark names and that nobody has changed since.
+// ToUndo returns the exclusions that the mark names and that no one has changed since.
 func (k *Keys) ToUndo() []Exclusion {
 	return k.exclusions(func(x *Exclusion) bool {
 		v, has := k.Excluded[x.Name]

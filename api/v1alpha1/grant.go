@@ -118,7 +118,7 @@ func (t *Terms) Limit(s State) time.Duration {
 // Grant is the coordinator's record of a node's present turn, the value of
 // [AnnotationGrant]. The host checks it before every commit.
 type Grant struct {
-	// Turn is the turn's id, the same as in AnnotationTurn.
+	// Turn is the turn's ID, the same as in AnnotationTurn.
 	Turn string `json:"turn"`
 	// Epoch is the term of the leader that granted the turn or took it over:
 	// the Lease's holderIdentity. A host commits only while the Lease names
@@ -323,7 +323,7 @@ func ParseAck(s string) (Ack, error) {
 	return a, nil
 }
 
-// maxIDLength bounds a turn's id, a boot id, a Node UID and an epoch, in bytes.
+// maxIDLength bounds a turn's ID, a boot ID, a Node UID and an epoch, in bytes.
 // An epoch begins with a Node's name, of up to 253.
 const maxIDLength = 320
 

@@ -471,7 +471,7 @@ func UpdateConditions() []string {
 		ConditionSourcesReadable, ConditionCredentialValid, ConditionClusterReachable, ConditionCoordinatorHealthy}
 }
 
-// Reasons of conditions, besides a [Reason], a [Result] and a [BlockerKind].
+// Reasons of conditions, in addition to a [Reason], a [Result] and a [BlockerKind].
 const (
 	ConditionReasonUnknown    = "UnknownReason" // the reason is not one
 	ConditionReasonPending    = "Pending"       // its turn, or its stage, has not come

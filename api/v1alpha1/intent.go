@@ -95,7 +95,7 @@ type Request struct {
 	Now bool `json:"now,omitempty"`
 }
 
-// Requests tells one request from another: the [Digest] of each annotation's value, or "" if it is missing or is not a valid
+// Requests distinguishes one request from another: the [Digest] of each annotation's value, or "" if it is missing or is not a valid
 // request.
 type Requests struct {
 	Waits string `json:"waits,omitempty"` // AnnotationRequest

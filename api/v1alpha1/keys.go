@@ -63,7 +63,7 @@ const (
 	// AnnotationAck is the host's last report in a turn; see [Ack].
 	AnnotationAck = Prefix + "ack"
 
-	// AnnotationTurn is the id of the node's present turn, plain, so that a
+	// AnnotationTurn is the ID of the node's present turn, plain, so that a
 	// hook's shell script can read it. Only the coordinator writes it.
 	AnnotationTurn = Prefix + "turn"
 
@@ -154,7 +154,7 @@ const (
 const MaxTokenLifetime = 365 * 24 * time.Hour
 
 // HookAnnotation returns the annotation by which the hook called name
-// confirms the stage that a node is in. Its value has to be the turn's id.
+// confirms the stage that a node is in. Its value has to be the turn's ID.
 // The coordinator removes it when the stage is entered and when it is left,
 // so that a confirmation counts once.
 func HookAnnotation(name string) string { return HookPrefix + name }
@@ -224,9 +224,9 @@ func alphanumeric(c byte) bool {
 	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
 }
 
-// Keys are lockkeeper's labels and annotations on one Node, decoded. Hosts, coordinators,
-// the referee's twin and `lockkeeper status` all use it, so they all treat an invalid
-// value in the same way: as if it were absent, with a [Problem] that says so.
+// Keys are lockkeeper's labels and annotations on one Node, decoded. Hosts, coordinators
+// and `lockkeeper status` all use it, so they all treat an invalid value in the same way:
+// as if it were absent, with a [Problem] that says so.
 type Keys struct {
 	State   State
 	Wants   Wants
@@ -242,7 +242,7 @@ type Keys struct {
 	Mark   bool   // AnnotationCordon is present
 	Cordon Cordon // what it says
 	// Excluded are the values of the exclusions' keys on the Node, by the names of the
-	// exclusions, whoever has set them.
+	// exclusions, no matter who has set them.
 	Excluded map[string]string
 	Paused   *Intent
 	// Detached and Request are nil when absent. A payload that does not parse still
@@ -252,7 +252,7 @@ type Keys struct {
 	Request  *Request
 	Requests Requests
 	Retry    string
-	// Hooks are the confirmations found: hook's name to turn's id.
+	// Hooks are the confirmations found: hook's name to turn's ID.
 	Hooks map[string]string
 	// Info is the host's information labels, LabelOS and so on, as they are.
 	Info map[string]string

@@ -271,8 +271,8 @@ func (d *decision) silent(n *turn.Node) bool {
 	return !limit.After(d.Now)
 }
 
-// missing returns what the state waits for, "" if the turn can go on, and whether it is overdue and
-// ends now.
+// missing returns what the state waits for, "" if the turn can continue, and whether it is overdue
+// and ends now.
 func (d *decision) missing(n *turn.Node) (missing string, abort bool) {
 	acked := n.Ack.Turn == n.Turn
 	switch n.State {

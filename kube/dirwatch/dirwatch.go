@@ -16,7 +16,8 @@ import (
 )
 
 // Watcher reports that something may have changed at one of the paths of a key, or
-// anywhere below it: a name came or went, a file was written, a mode was changed. A report is a hint to read the paths, and nothing more.
+// anywhere below it: a name came or went, a file was written, a mode was changed. A
+// report is a hint to read the paths, and nothing more.
 // Callers also read them at intervals, because inotify does not report everything: not
 // a mount over a directory, for example, and nothing once the kernel has no watch left.
 //
@@ -80,9 +81,9 @@ func (w *Watcher) Close() {
 
 // Watch watches these absolute paths below root, and no others, under the key; with below,
 // also everything below those that are directories. Without paths it watches nothing under
-// the key any more. Call it again after each report, and
-// before reading the paths: a directory that has come is watched only from then on. grew
-// reports that there is one: changes in it may have gone unreported until now.
+// the key any more. Call it again after each report, and before reading the paths: a
+// directory that has come is watched only from then on. grew reports that there is one:
+// changes in it may have gone unreported until now.
 //
 // The error says which part is not watched. It matches syscall.ENOSPC if the kernel has
 // no watch left (sysctl fs.inotify.max_user_watches).

@@ -109,7 +109,7 @@ type Sources struct {
 	UpdateEngine UpdateEngine
 	PollInterval time.Duration
 	Sentinels    []string // absolute paths
-	// ManagerNamespaces are where pods of other reboot managers count, besides kube-system.
+	// ManagerNamespaces are where pods of other reboot managers count, in addition to kube-system.
 	ManagerNamespaces []string
 }
 

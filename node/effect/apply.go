@@ -170,7 +170,7 @@ func (a *Apply) settle(ctx context.Context, s Stage) error {
 		a.log.Warn("cannot record what was applied; after a restart of lockkeeper it looks like a change again", "err", err)
 	}
 	a.report(Settling)
-	// While it cannot be read, nobody knows whether it has changed again. The host waits
+	// While it cannot be read, it is unknown whether it has changed again. The host waits
 	// until it can. The coordinator reports the stage as overdue, and an admin's retry
 	// ends it.
 	for logged := ""; ; {

@@ -23,9 +23,9 @@ type Drain struct {
 	client drain.Client
 	node   string
 	log    *slog.Logger
-	// deleted is called for each pod that a forced drain deleted, with the refusal to evict it
+	// deleted is called for each pod that a forced drain deleted, with the refusal to evict it.
 	deleted func(turn string, pod corev1.ObjectReference, refusal string)
-	// flush returns when the Events about these pods are written, or when its context ends
+	// flush returns when the Events about these pods are written, or when its context ends.
 	flush func(context.Context)
 
 	eviction step.Eviction  // of the last run

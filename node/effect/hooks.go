@@ -114,7 +114,7 @@ type Hooks struct {
 	log   *slog.Logger
 
 	// earlier means that units which an earlier process has begun may still run, and that
-	// nobody has looked for them; mu guards it.
+	// this process has not looked for them yet; mu guards it.
 	earlier bool
 
 	// The rest is about the stage of the last run; mu guards it.

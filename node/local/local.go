@@ -5,7 +5,7 @@
 //
 // No step of a turn depends on the record: a host resumes from the Node, never from this file.
 // The package uses only its own files. Package effect keeps what a turn has applied in the same
-// directory.
+// directory. The package must not know how the host decides, and it sends no request.
 package local
 
 import (

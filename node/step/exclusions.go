@@ -7,10 +7,10 @@ import (
 	"lockkeeper.dev/lockkeeper/node/turn"
 )
 
-// ExclusionsBy returns what a turn sets on its Node for other programs, and how long it waits
+// exclusionsBy returns what a turn sets on its Node for other programs, and how long it waits
 // for load balancers. It combines the grant and own, the terms of the host's own policy, into
 // the less disruptive of the two: what either says, and the longer delay.
-func ExclusionsBy(g *v1alpha1.Grant, own *v1alpha1.Terms) v1alpha1.Exclusions {
+func exclusionsBy(g *v1alpha1.Grant, own *v1alpha1.Terms) v1alpha1.Exclusions {
 	var e v1alpha1.Exclusions
 	add := func(t *v1alpha1.Terms) {
 		e.ExcludeFromLoadBalancers = e.ExcludeFromLoadBalancers || t.ExcludeFromLoadBalancers
@@ -43,7 +43,7 @@ func (o *Observation) setMark(w *Write) {
 		w.Unschedulable = new(true)
 		mark.Set = append(mark.Set, v1alpha1.CordonOurs)
 	}
-	wanted := ExclusionsBy(n.Grant, o.Own)
+	wanted := exclusionsBy(n.Grant, o.Own)
 	for _, x := range n.ToSet(wanted.Names()) {
 		mark.Set = append(mark.Set, x.Name)
 		w.setExclusion(&x, &x.Value)
@@ -102,7 +102,7 @@ func (d *LoadBalancerDelay) Until(n *turn.Node, own *v1alpha1.Terms, now time.Ti
 	if !d.at.Equal(n.Cordon.At) {
 		d.at, d.began = n.Cordon.At, now.Add(-max(0, now.Sub(n.Cordon.At)))
 	}
-	e := ExclusionsBy(n.Grant, own)
+	e := exclusionsBy(n.Grant, own)
 	until = d.began.Add(e.LoadBalancerDelay.Duration)
 	return until, max(0, until.Sub(now))
 }

@@ -79,7 +79,7 @@ func (a *Announcement) Waits(turnID string, open int, delay time.Duration, now t
 	return delay
 }
 
-// Warning is what logged-in users have to be told, nothing for the zero value.
+// Warning is what to write to logged-in users. The zero value is nothing.
 type Warning struct {
 	// Sessions are the IDs of the sessions to write to.
 	Sessions []string

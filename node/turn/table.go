@@ -250,7 +250,7 @@ func Next(s v1alpha1.State, on Event, plan Plan, waits func(v1alpha1.State) bool
 }
 
 // through returns the event on which a hook stage with nothing to wait for is left. A
-// turn that is taken back does not go on to uncordoning: there is no cordon, and a silent
+// turn that is taken back does not continue to uncordoning: there is no cordon, and a silent
 // host could not answer.
 func through(on Event) Event {
 	if on == TakenBack {
