@@ -131,8 +131,8 @@ func (h *Host) readCommit(ctx context.Context) error {
 		return fmt.Errorf("the reads before a commit took %v, expected less than %v", age.Round(time.Millisecond), maxReadAge)
 	}
 	blocked := blockedText(pods)
-	if blocked != "" && len(h.podManagers.blockers) == 0 {
-		h.podManagers.outdated = true // its last list lacks them, and they are a veto after the turn
+	if blocked != "" && len(h.pods.blockers) == 0 {
+		h.pods.outdated = true // its last list lacks them, and they are a veto after the turn
 	}
 	h.fresh = &freshRead{FreshRead: step.FreshRead{Lease: lease, Commit: true, Evictable: len(pods), Blocked: blocked}, began: began, resourceVersion: obj.ResourceVersion}
 	return nil

@@ -48,7 +48,7 @@ func TestPodsThatBlock(t *testing.T) {
 		"all unmanaged": {&v1alpha1.Terms{PodRules: v1alpha1.PodRules{Unmanaged: v1alpha1.PodBlock}}, "the drain must not evict default/b (Unmanaged), default/a (Unmanaged), default/web (Unmanaged)"},
 		"empty dir":     {&v1alpha1.Terms{PodRules: v1alpha1.PodRules{EmptyDir: v1alpha1.PodBlock}}, ""},
 	} {
-		if got, known := p.blocked(c.own); got != c.want || !known {
+		if got, known := p.judge(c.own); got != c.want || !known {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
 	}
@@ -57,11 +57,11 @@ func TestPodsThatBlock(t *testing.T) {
 	}
 	s.pods = append(s.pods, labeled("c", "job"), labeled("d", "job"), labeled("e", "job"))
 	must(t, p.refresh(t.Context(), 0))
-	if got, _ := p.blocked(blockTerms("job")); !strings.HasSuffix(got, "default/d (BlockedByPolicy), 1 more") {
+	if got, _ := p.judge(blockTerms("job")); !strings.HasSuffix(got, "default/d (BlockedByPolicy), 1 more") {
 		t.Errorf("four pods: %s", got)
 	}
 	p.poll(t.Context(), false)
-	if got, known := p.blocked(blockTerms("job")); got != "" || known {
+	if got, known := p.judge(blockTerms("job")); got != "" || known {
 		t.Error("pods are known, though nothing is wanted")
 	}
 }
@@ -73,7 +73,7 @@ func TestPodsThatBlockAreListedMoreOften(t *testing.T) {
 		t.Helper()
 		p.read, p.tried = p.read.Add(-d), p.tried.Add(-d)
 		p.poll(t.Context(), true)
-		p.blocked(blockTerms("job"))
+		p.judge(blockTerms("job"))
 		if s.lists != lists {
 			t.Errorf("%s: %d lists, want %d", what, s.lists, lists)
 		}
@@ -142,16 +142,16 @@ func TestBlockedBeforeTheGrant(t *testing.T) {
 			t.Errorf("a plan without a drain is blocked by %v", got)
 		}
 		api.pods = api.pods[:1]
-		time.Sleep(h.podManagers.every / 5)
+		time.Sleep(h.pods.every / 5)
 		veto("the job has ended", "", "")
 		blockedBy("the job has ended", "")
 		api.pods = append(api.pods, labeled("job", "job"))
-		time.Sleep(h.podManagers.every)
+		time.Sleep(h.pods.every)
 		veto("another one", v1alpha1.ReasonDrainBlocked, text)
 		h.Reload(Settings{ManagedByDefault: true})
 		must(t, h.sentinels.Read())
 		veto("nothing is wanted", "", "")
-		if len(h.podManagers.pods) > 0 {
+		if len(h.pods.pods) > 0 {
 			t.Error("it keeps what it knew of the pods")
 		}
 	})
@@ -177,7 +177,7 @@ func TestBlockedBeforeTheCordon(t *testing.T) {
 		if n.Ack.Report != v1alpha1.ReportRefused || n.Ack.Reason != v1alpha1.ReasonDrainBlocked || n.Unschedulable || n.Mark {
 			t.Errorf("ack %s, unschedulable %t, mark %t", n.Ack, n.Unschedulable, n.Mark)
 		}
-		if got, _ := h.podManagers.blocked(blockTerms("job")); got == "" {
+		if got, _ := h.pods.judge(blockTerms("job")); got == "" {
 			t.Error("the host does not know the job after its refusal")
 		}
 	})
@@ -223,7 +223,7 @@ func TestBlockTimeout(t *testing.T) {
 			}
 			round("a job runs", v1alpha1.ReasonDrainBlocked, false)
 			time.Sleep(30 * time.Minute)
-			h.podManagers = newPodManagers(h.client, "n1", h.PollInterval) // as in a process that has just started
+			h.pods = newNodePods(h.client, "n1", h.PollInterval) // as in a process that has just started
 			round("after half of the time", v1alpha1.ReasonDrainBlocked, false)
 			time.Sleep(30*time.Minute - time.Second)
 			round("right before its end", v1alpha1.ReasonDrainBlocked, false)
@@ -238,7 +238,7 @@ func TestBlockTimeout(t *testing.T) {
 			api.node.Annotations[v1alpha1.AnnotationGrant] = v1alpha1.FormatRecord(g)
 			api.change()
 			must(t, h.view.Load(t.Context()))
-			h.podManagers = newPodManagers(h.client, "n1", h.PollInterval) // a crash in between
+			h.pods = newNodePods(h.client, "n1", h.PollInterval) // a crash in between
 			t.Cleanup(h.drain.Stop)
 			round("in the turn", "", true)
 			if n := h.facts(); n.Ack.Report != want || n.Unschedulable != grants {

@@ -95,7 +95,7 @@ func (h *Host) blockedBy(o *step.Observation) []v1alpha1.Blocker {
 		all = append(all, sourceBlocker(text))
 	}
 	if !n.InTurn() && o.Sources.Drains && o.Blocking.Pods != "" && !o.Blocking.Off {
-		for _, b := range h.podManagers.blockers {
+		for _, b := range h.pods.blockers {
 			all = append(all, podBlocker(b)) // they hold the grant
 		}
 	}

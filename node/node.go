@@ -137,9 +137,7 @@ type Host struct {
 	sentinels *source.Sentinels
 	managers  *source.Managers
 	fleetLock *fleetlock.Server // nil: there is none
-	// podManagers are the other reboot managers, and the pods that block a drain, among the
-	// Node's pods.
-	podManagers *podManagers
+	pods      *nodePods         // nil before makeEffects
 
 	// Only the loop's goroutine uses the fields below, except those that mu guards.
 	client       *kube.Client
@@ -322,7 +320,7 @@ func (h *Host) makeEffects() error {
 		return err
 	}
 	h.events = publish.NewEvents(h.log, h.client, h.name)
-	h.podManagers = newPodManagers(h.client, h.name, h.PollInterval)
+	h.pods = newNodePods(h.client, h.name, h.PollInterval)
 	h.drain = effect.NewDrain(unlimited, h.name, h.log, h.wake, h.events.Deleted, h.events.Flush)
 	h.hooks = effect.NewHooks(h.Units, h.log, h.wake)
 	h.apply = effect.NewApply(h.Units, sources{h.watched, h.sentinels}, filepath.Join(h.Root, local.Dir), h.self.bootID, h.log, h.wake)

@@ -51,9 +51,9 @@ func (h *Host) observe(ctx context.Context) step.Observation {
 	reports := h.reports(ctx, n)
 	o.Combine(&reports)
 	o.Own, o.Term = reports.Policies.Terms(), h.Term()
-	h.podManagers.poll(ctx, (n.InTurn() || o.Sources.Wants.Something()) && !settings.Observe && !o.Released())
+	h.pods.poll(ctx, (n.InTurn() || o.Sources.Wants.Something()) && !settings.Observe && !o.Released())
 	vetoes := h.vetoes(settings, n.Committed())
-	pods, known := h.podManagers.blocked(o.Own)
+	pods, known := h.pods.judge(o.Own)
 	o.Blocking = o.BlockingBy(pods, known, h.serverTime())
 	if !n.InTurn() {
 		vetoes.Blocked = o.Blocking.Veto(o.Own) // in a turn, the reads before the cordon list the pods again
@@ -107,7 +107,7 @@ func (h *Host) vetoes(s Settings, committed bool) step.Vetoes {
 	for _, m := range h.managers.Active() {
 		v.Managers = append(v.Managers, m.String())
 	}
-	h.podManagers.set(&v, s.ManagerNamespaces)
+	h.pods.addVetoes(&v, s.ManagerNamespaces)
 	return v
 }
 
@@ -176,7 +176,7 @@ func (h *Host) readSources(ctx context.Context) error {
 	if err := h.managers.Read(ctx); err != nil {
 		return err
 	}
-	if err := h.podManagers.refresh(ctx, min(commitPodsAge, h.podManagers.every)); err != nil {
+	if err := h.pods.refresh(ctx, min(commitPodsAge, h.pods.every)); err != nil {
 		return err
 	}
 	if err := h.watched.Refresh(ctx); err != nil {

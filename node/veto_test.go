@@ -55,7 +55,7 @@ func TestPoliciesCannotBeReadAnyMore(t *testing.T) {
 	n.ResourceVersion, n.Annotations[v1alpha1.AnnotationRequest] = "11", "reboot"
 	h.view.Overlay(n)
 	h.policies = kube.WatchPolicies(client, policy.Compile, h.wake)
-	h.podManagers.read = time.Now() // nothing is found there
+	h.pods.read = time.Now() // nothing is found there
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()

@@ -41,13 +41,13 @@ func (s *podServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(corev1.PodList{TypeMeta: metav1.TypeMeta{Kind: "PodList", APIVersion: "v1"}, ListMeta: metav1.ListMeta{ResourceVersion: "9"}, Items: s.pods})
 }
 
-func servePods(t *testing.T) (*podServer, *podManagers) {
+func servePods(t *testing.T) (*podServer, *nodePods) {
 	s := &podServer{}
 	server := httptest.NewServer(s)
 	t.Cleanup(server.Close)
 	client, err := kube.ConnectConfig(&rest.Config{Host: server.URL}, "host", "test", 100, 100)
 	must(t, err)
-	return s, newPodManagers(client, "n1", 30*time.Second)
+	return s, newNodePods(client, "n1", 30*time.Second)
 }
 
 // aPod runs the command in a pod of the DaemonSet, or of none.
@@ -104,7 +104,7 @@ func TestPodManagers(t *testing.T) {
 			s.pods = c.pods
 			p.poll(t.Context(), true)
 			var v step.Vetoes
-			if p.set(&v, c.namespaces); strings.Join(v.Managers, "\n") != c.want || v.Unread != "" {
+			if p.addVetoes(&v, c.namespaces); strings.Join(v.Managers, "\n") != c.want || v.Unread != "" {
 				t.Errorf("%q, %q; want %q", v.Managers, v.Unread, c.want)
 			}
 			if want := "/api/v1/pods?fieldSelector=spec.nodeName%3Dn1&resourceVersion=0"; s.query != want {
@@ -142,12 +142,12 @@ func TestPodManagersAreListedRarely(t *testing.T) {
 	must(t, p.refresh(t.Context(), commitPodsAge))
 	lists("a commit after a minute", 3)
 	var v step.Vetoes
-	if p.set(&v, nil); len(v.Managers) != 1 {
+	if p.addVetoes(&v, nil); len(v.Managers) != 1 {
 		t.Errorf("found: %q", v.Managers)
 	}
 	p.poll(t.Context(), false)
 	v = step.Vetoes{}
-	if p.set(&v, nil); len(v.Managers) != 0 {
+	if p.addVetoes(&v, nil); len(v.Managers) != 0 {
 		t.Errorf("still found, though nothing is wanted: %q", v.Managers)
 	}
 	p.poll(t.Context(), true)
@@ -160,7 +160,7 @@ func TestPodManagersAreListedRarely(t *testing.T) {
 	}
 	lists("a list that fails", 5)
 	v = step.Vetoes{}
-	if p.set(&v, nil); len(v.Managers) != 1 || v.Unread != "" {
+	if p.addVetoes(&v, nil); len(v.Managers) != 1 || v.Unread != "" {
 		t.Errorf("after one failure: %q, %q", v.Managers, v.Unread)
 	}
 	age(time.Minute)
@@ -168,7 +168,7 @@ func TestPodManagersAreListedRarely(t *testing.T) {
 	lists("a minute after the failure", 6)
 	age(4*time.Minute + time.Second)
 	v = step.Vetoes{}
-	if p.set(&v, nil); len(v.Managers) != 1 || !strings.Contains(v.Unread, "pods of node n1 cannot be read, so it is not known whether another reboot manager or a pod that blocks a drain is among them: ") {
+	if p.addVetoes(&v, nil); len(v.Managers) != 1 || !strings.Contains(v.Unread, "pods of node n1 cannot be read, so it is not known whether another reboot manager or a pod that blocks a drain is among them: ") {
 		t.Errorf("after ten minutes: %q, %q", v.Managers, v.Unread)
 	}
 	if err := p.refresh(t.Context(), commitPodsAge); err == nil {
@@ -179,13 +179,13 @@ func TestPodManagersAreListedRarely(t *testing.T) {
 	s.fails = true
 	p.poll(t.Context(), true)
 	v = step.Vetoes{}
-	if p.set(&v, nil); v.Unread == "" {
+	if p.addVetoes(&v, nil); v.Unread == "" {
 		t.Error("no veto before the first list")
 	}
 	s.fails, p.tried = false, p.tried.Add(-time.Minute)
 	p.poll(t.Context(), true)
 	v = step.Vetoes{}
-	if p.set(&v, nil); v.Unread != "" {
+	if p.addVetoes(&v, nil); v.Unread != "" {
 		t.Errorf("the veto stays: %s", v.Unread)
 	}
 	s.pods, s.proxied = []corev1.Pod{aPod("kube-system", "kured-x", "kured", "/usr/bin/kured")}, true

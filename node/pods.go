@@ -45,15 +45,15 @@ type podManager struct {
 	source.Manager
 }
 
-// podManagers finds the other reboot managers, and the pods that block a drain, among the pods of
-// this host's node. Only the loop's goroutine uses it.
-type podManagers struct {
+// nodePods lists the pods of this host's node, and finds among them the other reboot managers, and
+// those that block a drain. Only the loop's goroutine uses it.
+type nodePods struct {
 	client kube.API
 	node   string
 	every  time.Duration // between two lists
 
-	found []podManager
-	pods  []*corev1.Pod // outlines of those that a drain evicts if no rule says otherwise
+	managers []podManager
+	pods     []*corev1.Pod // outlines of those that a drain evicts if no rule says otherwise
 	// blockers are those of the pods that blocked the drain when they were last judged, at most
 	// drain.MaxBlockers. The pods are then listed more often, because the node can have its turn
 	// when they are gone.
@@ -64,13 +64,13 @@ type podManagers struct {
 	err      error // of the last list
 }
 
-func newPodManagers(client kube.API, node string, poll time.Duration) *podManagers {
-	return &podManagers{client: client, node: node, every: min(podsPolls*poll, maxPodsAge)}
+func newNodePods(client kube.API, node string, poll time.Duration) *nodePods {
+	return &nodePods{client: client, node: node, every: min(podsPolls*poll, maxPodsAge)}
 }
 
 // refresh lists the pods if the last list is older than age, and returns why that fails.
 // After a failure, the result of the last list remains valid.
-func (p *podManagers) refresh(ctx context.Context, age time.Duration) error {
+func (p *nodePods) refresh(ctx context.Context, age time.Duration) error {
 	if !p.read.IsZero() && time.Since(p.read) < age && !p.outdated {
 		return nil
 	}
@@ -89,11 +89,11 @@ func (p *podManagers) refresh(ctx context.Context, age time.Duration) error {
 		p.err = fmt.Errorf("pods of node %s cannot be read, so it is not known whether another reboot manager or a pod that blocks a drain is among them: %w", p.node, err)
 		return p.err
 	}
-	p.found, p.pods, p.outdated, p.read, p.err = nil, nil, false, p.tried, nil
+	p.managers, p.pods, p.outdated, p.read, p.err = nil, nil, false, p.tried, nil
 	for i := range pods.Items {
 		pod := &pods.Items[i]
-		if m, ok := managerIn(pod); ok && !slices.Contains(p.found, m) {
-			p.found = append(p.found, m)
+		if m, ok := managerIn(pod); ok && !slices.Contains(p.managers, m) {
+			p.managers = append(p.managers, m)
 		}
 		// The selector may be ignored by a proxy, which would return the pods of a whole cluster.
 		if pod.Spec.NodeName == p.node && drain.Classify(pod).Class == drain.Evict {
@@ -105,24 +105,24 @@ func (p *podManagers) refresh(ctx context.Context, age time.Duration) error {
 
 // poll lists the pods if the host wants something, or is in a turn, and the last list is old.
 // After a failure, and while a pod blocks the drain, the interval is a fifth.
-func (p *podManagers) poll(ctx context.Context, wanted bool) {
+func (p *nodePods) poll(ctx context.Context, wanted bool) {
 	switch {
 	case !wanted:
 		// What was found may be gone by the time when the host wants something.
-		*p = podManagers{client: p.client, node: p.node, every: p.every}
+		*p = nodePods{client: p.client, node: p.node, every: p.every}
 	case p.err == nil || time.Since(p.tried) >= p.every/5:
 		age := p.every
 		if len(p.blockers) > 0 {
 			age /= 5
 		}
-		_ = p.refresh(ctx, age) // set returns the error
+		_ = p.refresh(ctx, age) // addVetoes has the error
 	}
 }
 
-// set sets the vetoes because of what runs in the namespaces. A list that cannot be read is a
+// addVetoes adds the vetoes because of what runs in the namespaces. A list that cannot be read is a
 // veto if there was none for two intervals.
-func (p *podManagers) set(v *step.Vetoes, namespaces []string) {
-	for _, m := range p.found {
+func (p *nodePods) addVetoes(v *step.Vetoes, namespaces []string) {
+	for _, m := range p.managers {
 		if m.namespace == metav1.NamespaceSystem || slices.Contains(namespaces, m.namespace) {
 			v.Managers = append(v.Managers, m.String())
 		}
@@ -132,9 +132,9 @@ func (p *podManagers) set(v *step.Vetoes, namespaces []string) {
 	}
 }
 
-// blocked names the pods that block a drain by the terms of the host's policy, which may be nil;
-// "" if none does. known is false if the pods have not been listed.
-func (p *podManagers) blocked(own *v1alpha1.Terms) (text string, known bool) {
+// judge finds the pods that block a drain by the terms of the host's policy, which may be nil, and
+// names them; "" if none does. known is false if the pods have not been listed.
+func (p *nodePods) judge(own *v1alpha1.Terms) (text string, known bool) {
 	var all []drain.Left
 	if own != nil {
 		judge := drain.Selecting(own.PodRules)
