@@ -26,8 +26,8 @@ func TestBlindLeader(t *testing.T) {
 		ended := error(nil)
 		l := &leader{
 			candidate: &candidate{
-				Options: Options{LeaseDuration: 30 * time.Second, RenewDeadline: 20 * time.Second, Report: func(s Status) { said = append(said, s) }},
-				log:     slog.New(slog.DiscardHandler), lease: newLeaseWatch(&kubernetes.Clientset{}, "lockkeeper", "lockkeeper", nil),
+				Options: Options{LeaseDuration: 30 * time.Second, RenewDeadline: 20 * time.Second, Report: func(s Status) { said = append(said, s) }, Log: slog.New(slog.DiscardHandler)},
+				lease:   newLeaseWatch(&kubernetes.Clientset{}, "lockkeeper", "lockkeeper", nil),
 			},
 			epoch: "me_1", view: kube.WatchNodes(&kubernetes.Clientset{}, nil, nil), over: func(why error) { ended = why },
 		}

@@ -87,7 +87,7 @@ func endWhenFreed(ctx context.Context, lease *leaseWatch, lock *termLock, over c
 func (c *candidate) standsBy(holder string, err error) {
 	s := Status{Candidate: true, Why: "standby; no instance holds the Lease now"}
 	c.mu.Lock()
-	barred := c.barred
+	blockedBy := c.blockedBy
 	c.mu.Unlock()
 	switch {
 	case kube.NoLease(err, c.LeaseName):
@@ -96,8 +96,8 @@ func (c *candidate) standsBy(holder string, err error) {
 		s.Why, s.Blocked = c.unreadable(err).Error(), apierrors.IsForbidden(err)
 	case holder != "":
 		s.Why = "standby; " + holder + " holds the Lease"
-	case barred != "":
-		s.Why, s.Blocked = barred, true // until a campaign ends differently
+	case blockedBy != "":
+		s.Why, s.Blocked = blockedBy, true // until a campaign ends differently
 	}
 	c.say(s)
 }
@@ -120,7 +120,7 @@ func (c *candidate) unreadable(err error) error {
 type blocker struct{ error }
 
 // Unwrap returns the error itself.
-func (h blocker) Unwrap() error { return h.error }
+func (b blocker) Unwrap() error { return b.error }
 
 // campaign campaigns for one term, and leads it if it wins. It returns how long
 // to wait before the next one.
@@ -156,7 +156,7 @@ func (c *candidate) campaign(ctx context.Context) (again time.Duration, err erro
 	if errors.Is(err, errRewound) {
 		c.wentBack()
 	}
-	c.bar(err)
+	c.recordBlocker(err)
 	if !errors.Is(err, errFreed) {
 		return c.RetryPeriod, err
 	}
@@ -183,11 +183,11 @@ func (c *candidate) freeLastTerm(ctx context.Context, lease *coordinationv1.Leas
 	if err != nil {
 		// A conflict means that the Lease has changed. Another error, that it may have. The next
 		// campaign reads it again.
-		c.log.Info("cannot free the Lease that this host's earlier process held when it died; it expires by itself", "epoch", dead, "err", err)
+		c.Log.Info("cannot free the Lease that this host's earlier process held when it died; it expires by itself", "epoch", dead, "err", err)
 		return lease
 	}
 	c.LastEpoch = ""
-	c.log.Info("freed the Lease that this host's earlier process held when it died", "epoch", dead)
+	c.Log.Info("freed the Lease that this host's earlier process held when it died", "epoch", dead)
 	return after
 }
 
@@ -199,7 +199,7 @@ func (c *candidate) wentBack() {
 	c.mu.Lock()
 	c.rewound = time.Now()
 	c.mu.Unlock()
-	c.log.Warn("the API server's store went back in time: it was restored from a backup, or a user restored an old Lease; " +
+	c.Log.Warn("the API server's store went back in time: it was restored from a backup, or a user restored an old Lease; " +
 		"the next leader lists everything again and grants nothing until the nodes have settled")
 }
 
@@ -209,14 +209,14 @@ func (c *candidate) rewoundAt() time.Time {
 	return c.rewound
 }
 
-// bar records what blocks this host, from the error with which a campaign ended.
-func (c *candidate) bar(err error) {
+// recordBlocker records what blocks this host, from the error with which a campaign ended.
+func (c *candidate) recordBlocker(err error) {
 	_, blocked := errors.AsType[blocker](err)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.barred = ""
+	c.blockedBy = ""
 	if blocked {
-		c.barred = err.Error()
+		c.blockedBy = err.Error()
 	}
 }
 
@@ -233,7 +233,7 @@ func (c *candidate) term(ctx context.Context, node string) error {
 	epoch := newEpoch(node)
 	if c.RecordEpoch != nil {
 		if err := c.RecordEpoch(epoch); err != nil {
-			c.log.Warn("if this process dies while it leads, the Lease stays taken until it expires", "err", err)
+			c.Log.Warn("if this process dies while it leads, the Lease stays taken until it expires", "err", err)
 		}
 	}
 	electorCtx, stopElector := context.WithCancelCause(ctx)

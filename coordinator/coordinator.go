@@ -112,7 +112,7 @@ const (
 func Run(ctx context.Context, o Options) error {
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	o.Liveness = cmp.Or(o.Liveness, systemd.NewLiveness())
-	c := &candidate{Options: o, log: o.Log}
+	c := &candidate{Options: o}
 	defer c.disconnect()
 	o.Notify.Version, o.Notify.Log = o.Version, o.Log
 	c.sender = notify.New(o.Notify)
@@ -140,17 +140,16 @@ func Run(ctx context.Context, o Options) error {
 
 type candidate struct {
 	Options
-	log    *slog.Logger
 	sender *notify.Sender // nil if there is no receiver
 
 	client *kube.Client
 	lease  *leaseWatch // uses client; nil without one
 	unlook func()      // stops lease
 
-	mu      sync.Mutex
-	last    Status
-	rewound time.Time // when this process last noticed that the API server's store went back in time; zero: never
-	barred  string    // what blocked the last campaign, or ""
+	mu        sync.Mutex
+	last      Status
+	rewound   time.Time // when this process last noticed that the API server's store went back in time; zero: never
+	blockedBy string    // what blocked the last campaign, or ""
 }
 
 // say reports and logs the status if it has changed.
@@ -168,17 +167,17 @@ func (c *candidate) say(s Status) {
 	}
 	switch {
 	case s.Leader && s.Blocked:
-		systemd.LogEvent(c.log, slog.LevelWarn, v1alpha1.MessageTrouble, "coordinates, with a problem: "+s.Why, append(attrs, "epoch", s.Epoch, "err", s.Why)...)
+		systemd.LogEvent(c.Log, slog.LevelWarn, v1alpha1.MessageTrouble, "coordinates, with a problem: "+s.Why, append(attrs, "epoch", s.Epoch, "err", s.Why)...)
 	case s.Leader:
-		systemd.LogEvent(c.log, slog.LevelInfo, v1alpha1.MessageElected, "coordinates", append(attrs, "epoch", s.Epoch)...)
+		systemd.LogEvent(c.Log, slog.LevelInfo, v1alpha1.MessageElected, "coordinates", append(attrs, "epoch", s.Epoch)...)
 	case was.Leader:
-		systemd.LogEvent(c.log, slog.LevelInfo, v1alpha1.MessageTermOver, "no longer coordinates: "+s.Why, append(attrs, "epoch", was.Epoch, "why", s.Why)...)
+		systemd.LogEvent(c.Log, slog.LevelInfo, v1alpha1.MessageTermOver, "no longer coordinates: "+s.Why, append(attrs, "epoch", was.Epoch, "why", s.Why)...)
 	case s.Why != "":
 		level := slog.LevelInfo
 		if s.Blocked {
 			level = slog.LevelWarn
 		}
-		systemd.LogEvent(c.log, level, v1alpha1.MessageStandsBy, "does not coordinate: "+s.Why, append(attrs, "why", s.Why)...)
+		systemd.LogEvent(c.Log, level, v1alpha1.MessageStandsBy, "does not coordinate: "+s.Why, append(attrs, "why", s.Why)...)
 	}
 	if c.Report != nil {
 		c.Report(s)

@@ -98,7 +98,7 @@ func (c *candidate) lead(ctx, elected context.Context, node string, lock *termLo
 	// granted.
 	l.view = kube.WatchNodes(c.client, l.wake, func() { over(errRewound) })
 	l.policies = kube.WatchPolicies(c.client, policy.Compile, l.wake)
-	l.statuses = newStatuses(l.policies, c.log)
+	l.statuses = newStatuses(l.policies, c.Log)
 	watching.Go(func() { l.view.Run(ctx) })
 	watching.Go(func() { l.policies.Run(ctx) })
 	watching.Go(func() { l.statuses.run(ctx) })
@@ -130,12 +130,12 @@ func (c *candidate) lead(ctx, elected context.Context, node string, lock *termLo
 
 // newGates returns the gates of a term. changed is called when an answer changes.
 func (c *candidate) newGates(changed func()) *gate.Gates {
-	return gate.New(gate.Options{URL: c.PrometheusURL, TokenFile: c.PrometheusTokenFile, Version: c.Version, Changed: changed, Log: c.log})
+	return gate.New(gate.Options{URL: c.PrometheusURL, TokenFile: c.PrometheusTokenFile, Version: c.Version, Changed: changed, Log: c.Log})
 }
 
 // newEvents returns the events of a term of this host, whose Node has that name.
 func (c *candidate) newEvents(ctx context.Context, node string) *events {
-	e := newEvents(ctx, c.client, node, c.log)
+	e := newEvents(ctx, c.client, node, c.Log)
 	e.send, e.heldAfter = c.sender.Send, c.sender.HeldLongerThan()
 	return e
 }
@@ -172,7 +172,7 @@ func (l *leader) round(ctx context.Context) time.Duration {
 		return l.RetryPeriod
 	}
 	l.reportSight(s.Unread)
-	l.events.reportIntents(&s, l.candidate.lease.now())
+	l.events.reportIntents(&s, l.lease.now())
 	out := rollout.Decide(s)
 	l.gates.Ask(awaitedGates(s.Policies, out.Figures.Policies))
 	l.statuses.set(out.Figures.Policies)

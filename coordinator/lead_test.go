@@ -57,7 +57,7 @@ func TestRefusalsAreForgotten(t *testing.T) {
 // its term, because only then systemctl status shows it.
 func TestBlockerIsReported(t *testing.T) {
 	var said []Status
-	c := &candidate{Options: Options{Report: func(s Status) { said = append(said, s) }}, log: slog.New(slog.DiscardHandler)}
+	c := &candidate{Options: Options{Report: func(s Status) { said = append(said, s) }, Log: slog.New(slog.DiscardHandler)}}
 	for _, blocked := range []bool{false, true, true} {
 		c.say(Status{Candidate: true, Why: "this host's clock is off", Blocked: blocked})
 	}

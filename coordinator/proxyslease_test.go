@@ -143,7 +143,7 @@ func TestRequestsBeforeATermAreBounded(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			credential := kube.New(kube.Options{Identity: v1alpha1.IdentityCoordinator, Paths: []string{file}, Renewed: file + ".renewed", QPS: 100, Burst: 100,
 				Wrap: func(http.RoundTripper) http.RoundTripper { return c.api }})
-			host := &candidate{log: slog.New(slog.DiscardHandler), Options: Options{Credential: credential, LeaseNamespace: "n", LeaseName: "l", LastEpoch: "n1_dead",
+			host := &candidate{Options: Options{Log: slog.New(slog.DiscardHandler), Credential: credential, LeaseNamespace: "n", LeaseName: "l", LastEpoch: "n1_dead",
 				RetryPeriod: 5 * time.Second, NodeName: func() string { return "" }}}
 			defer host.disconnect()
 			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)

@@ -31,7 +31,7 @@ func (l *leader) reportBlind() {
 	}
 	why := l.unseen()
 	if since >= blindTerms*l.LeaseDuration {
-		l.candidate.log.Warn("gives up its term", "epoch", l.epoch, "why", why)
+		l.Log.Warn("gives up its term", "epoch", l.epoch, "why", why)
 		l.over(blocker{why})
 		return
 	}
@@ -40,7 +40,7 @@ func (l *leader) reportBlind() {
 
 // unseen returns an error that says what is missing in the leader's view, and why.
 func (l *leader) unseen() error {
-	what, err := "its own term in the Lease", l.candidate.lease.Err()
+	what, err := "its own term in the Lease", l.lease.Err()
 	switch {
 	case !l.seesNodes():
 		what, err = "the Nodes", l.view.Err()
@@ -79,11 +79,11 @@ func (l *leader) snapshot() (s rollout.Snapshot, due time.Duration, ok bool) {
 	}
 	s = rollout.Snapshot{
 		Now: time.Now().Truncate(time.Millisecond).UTC(), Epoch: l.epoch, Self: l.self,
-		LedUntil: l.lock.ledUntil(), Rewound: l.candidate.rewoundAt(),
+		LedUntil: l.lock.ledUntil(), Rewound: l.rewoundAt(),
 		LedBy:    l.lock.ledBy(),
 		Policies: policy.NewSet(l.policies.Compiled()...), Gates: answered(l.gates), Uncertain: map[string]bool{}, Unsettled: map[string]string{}, Refused: map[string]string{},
 	}
-	lease := l.candidate.lease.now()
+	lease := l.lease.now()
 	if holderOf(lease) != l.epoch {
 		// The watch is behind, or the Lease has another holder and the elector ends the
 		// term.

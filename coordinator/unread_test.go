@@ -131,7 +131,7 @@ func TestSnapshotOfUnreadPolicies(t *testing.T) {
 // TestUnreadPoliciesAreTold checks that the leader logs the problem once, and its end.
 func TestUnreadPoliciesAreTold(t *testing.T) {
 	var said []Status
-	l := &leader{candidate: &candidate{Options: Options{Report: func(s Status) { said = append(said, s) }}, log: slog.New(slog.DiscardHandler)}, epoch: "me_1"}
+	l := &leader{candidate: &candidate{Options: Options{Report: func(s Status) { said = append(said, s) }, Log: slog.New(slog.DiscardHandler)}}, epoch: "me_1"}
 	l.say(Status{Candidate: true, Leader: true, Epoch: "me_1"})
 	for _, why := range []string{"", "forbidden", "forbidden", "", ""} {
 		l.reportSight(why)

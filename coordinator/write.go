@@ -183,21 +183,21 @@ func (l *leader) written(ctx context.Context, n *turn.Node, p kube.Patch, v *rol
 		}
 	case kube.Conflict:
 		// The Node changed after the decision: the leader drops the decision.
-		l.log.Debug("dropped a decision, because the Node has changed", "node", n.Name, "err", err)
+		l.Log.Debug("dropped a decision, because the Node has changed", "node", n.Name, "err", err)
 		l.view.Overlay(obj)
 		l.wake()
 	case kube.Gone:
 		l.view.Forget(p.Node, p.ResourceVersion)
 		l.wake()
 	case kube.Refused:
-		systemd.LogEvent(l.log, slog.LevelError, v1alpha1.MessageWriteRefused, "the API server refuses a write to the Node; the coordinator tries it again later", "node", n.Name, "err", err, "again_in", refusedFor)
+		systemd.LogEvent(l.Log, slog.LevelError, v1alpha1.MessageWriteRefused, "the API server refuses a write to the Node; the coordinator tries it again later", "node", n.Name, "err", err, "again_in", refusedFor)
 		l.events.reportRefused(n, l.client.Explain(err).Text)
 		l.leaveAlone(n.Name, refusedFor, err, v.Move == nil)
 	case kube.Unknown:
 		if ctx.Err() != nil {
 			return // the term is over, and with it the request
 		}
-		l.log.Warn("the outcome of a write is not known; nothing is granted until it is", "node", n.Name, "err", err)
+		l.Log.Warn("the outcome of a write is not known; nothing is granted until it is", "node", n.Name, "err", err)
 		l.uncertainAbout(n.Name, err)
 		l.settling.Go(func() { l.settle(ctx, p) })
 	}
@@ -319,7 +319,7 @@ func (l *leader) logWrite(n *turn.Node, v *rollout.Verdict, turnID string) {
 	turnID = cmp.Or(turnID, n.Turn)
 	text := fmt.Sprintf("%s: %s -> %s (%s)", n.Name, m.From, m.To, cmp.Or(string(m.On), "repaired"))
 	if m.Last != nil && m.From.InTurn() && !m.To.InTurn() {
-		systemd.LogTurnEnd(l.log, text+"; the turn", endedTurn(n, m), append(attrs, "state", m.To.String())...)
+		systemd.LogTurnEnd(l.Log, text+"; the turn", endedTurn(n, m), append(attrs, "state", m.To.String())...)
 		return
 	}
 	if turnID != "" {
@@ -330,11 +330,11 @@ func (l *leader) logWrite(n *turn.Node, v *rollout.Verdict, turnID string) {
 	}
 	switch {
 	case m.From == m.To:
-		l.log.Info(fmt.Sprintf("%s: %s, record renewed", n.Name, m.To), append(attrs, "state", m.To.String())...)
+		l.Log.Info(fmt.Sprintf("%s: %s, record renewed", n.Name, m.To), append(attrs, "state", m.To.String())...)
 	case m.On == turn.Granted:
-		systemd.LogEvent(l.log, slog.LevelInfo, v1alpha1.MessageGranted, text, append(attrs, "state", m.To.String())...)
+		systemd.LogEvent(l.Log, slog.LevelInfo, v1alpha1.MessageGranted, text, append(attrs, "state", m.To.String())...)
 	default:
-		systemd.LogEvent(l.log, slog.LevelInfo, v1alpha1.MessageStateEntered, text, append(attrs, systemd.StateAttr(m.To))...)
+		systemd.LogEvent(l.Log, slog.LevelInfo, v1alpha1.MessageStateEntered, text, append(attrs, systemd.StateAttr(m.To))...)
 	}
 }
 
@@ -354,13 +354,13 @@ func (l *leader) logHeld(n *turn.Node, v *rollout.Verdict) {
 		attrs = append(attrs, "turn", n.Turn)
 	}
 	if v.Held == "" {
-		systemd.LogEvent(l.log, slog.LevelInfo, v1alpha1.MessageHeldNoMore, n.Name+": no longer held", attrs...)
+		systemd.LogEvent(l.Log, slog.LevelInfo, v1alpha1.MessageHeldNoMore, n.Name+": no longer held", attrs...)
 		return
 	}
 	if v.Detail != "" {
 		attrs = append(attrs, "detail", v.Detail)
 	}
-	systemd.LogEvent(l.log, systemd.HeldLevel(v.Held), v1alpha1.MessageHeld, fmt.Sprintf("%s: held=%s", n.Name, v.Held), append(attrs, systemd.ReasonAttr(v.Held))...)
+	systemd.LogEvent(l.Log, systemd.HeldLevel(v.Held), v1alpha1.MessageHeld, fmt.Sprintf("%s: held=%s", n.Name, v.Held), append(attrs, systemd.ReasonAttr(v.Held))...)
 }
 
 // logStop logs when the emergency stop is set, changed or lifted.
@@ -368,8 +368,8 @@ func (l *leader) logStop(before, now *coordinationv1.Lease) {
 	switch was, is := stopOf(before), stopOf(now); {
 	case is == was:
 	case is.set:
-		systemd.LogEvent(l.log, slog.LevelWarn, v1alpha1.MessageStopped, "the emergency stop is set: "+is.text, "node", l.self, "why", is.text)
+		systemd.LogEvent(l.Log, slog.LevelWarn, v1alpha1.MessageStopped, "the emergency stop is set: "+is.text, "node", l.self, "why", is.text)
 	case before != nil:
-		systemd.LogEvent(l.log, slog.LevelInfo, v1alpha1.MessageStopOver, "the emergency stop is over", "node", l.self)
+		systemd.LogEvent(l.Log, slog.LevelInfo, v1alpha1.MessageStopOver, "the emergency stop is over", "node", l.self)
 	}
 }

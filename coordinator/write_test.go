@@ -122,8 +122,8 @@ func newWriter(t *testing.T) (*leader, *nodesAPI) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &candidate{Options: Options{LeaseDuration: 30 * time.Second, RenewDeadline: 20 * time.Second, RetryPeriod: 5 * time.Second}, client: client,
-		log: slog.New(slog.DiscardHandler), lease: newLeaseWatch(client, "n", "l", nil)}
+	c := &candidate{Options: Options{LeaseDuration: 30 * time.Second, RenewDeadline: 20 * time.Second, RetryPeriod: 5 * time.Second,
+		Log: slog.New(slog.DiscardHandler)}, client: client, lease: newLeaseWatch(client, "n", "l", nil)}
 	l := &leader{candidate: c, epoch: "me_1", lock: &termLock{held: true, identity: "me_1", renewed: time.Now(), lasts: c.LeaseDuration}, events: recording(),
 		uncertain: map[string]unsettled{}, refused: map[string]refusal{}, kick: make(chan struct{}, 1), over: func(error) {}}
 	l.see(api, l.wake)
@@ -428,7 +428,7 @@ func newLister(t *testing.T) *leader {
 		t.Fatal(err)
 	}
 	l.view, l.policies, l.gates = kube.WatchNodes(client, nil, nil), kube.WatchPolicies(client, policy.Compile, nil), gate.New(gate.Options{})
-	l.statuses = newStatuses(l.policies, l.log)
+	l.statuses = newStatuses(l.policies, l.Log)
 	if err := errors.Join(l.view.Load(t.Context()), l.policies.Load(t.Context())); err != nil {
 		t.Fatal(err)
 	}
