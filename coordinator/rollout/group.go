@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strings"
 	"time"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
@@ -398,24 +397,4 @@ func (d *decision) policyFigures() []PolicyFigures {
 		all[i] = d.groups[i].PolicyFigures
 	}
 	return all
-}
-
-// volumesShown is how many volumes a text names. It counts the others.
-const volumesShown = 3
-
-// volumes returns a text that names the volumes attached to the node, or "".
-func volumes(n *turn.Node) string {
-	if len(n.Volumes) == 0 {
-		return ""
-	}
-	text := fmt.Sprintf("%d volumes to detach: ", len(n.Volumes))
-	if len(n.Volumes) == 1 {
-		text = "1 volume to detach: "
-	}
-	shown := n.Volumes[:min(len(n.Volumes), volumesShown)]
-	text += strings.Join(shown, ", ")
-	if more := len(n.Volumes) - len(shown); more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
-	}
-	return text
 }
