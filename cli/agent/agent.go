@@ -64,15 +64,6 @@ type Options struct {
 	FleetLock func(http.Handler)
 }
 
-// wrap returns what wraps the transport of the identity's requests.
-func (o *Options) wrap(identity string, m *metrics.Metrics) func(http.RoundTripper) http.RoundTripper {
-	count := m.Wrap(identity)
-	if o.Transport == nil {
-		return count
-	}
-	return func(network http.RoundTripper) http.RoundTripper { return count(o.Transport(identity, network)) }
-}
-
 // NewLog returns the log of this process. client-go's warnings and errors go there too.
 func NewLog(level *slog.LevelVar) *slog.Logger {
 	log := systemd.NewLogger(os.Stderr, level)
@@ -80,58 +71,61 @@ func NewLog(level *slog.LevelVar) *slog.Logger {
 	return log
 }
 
+// service is the running process and its parts.
+type service struct {
+	Options
+	cfg      *config.Config // the one that the process started with
+	metrics  *metrics.Metrics
+	record   *record
+	shutdown *shutdown
+	host     *node.Host
+	server   *webserver.Server // of metrics and health
+}
+
 // Run runs this host until ctx ends, which is not an error, or until another process has to
 // replace this one: see [node.Host.Run]. cfg is what o.Load returned.
 func Run(ctx context.Context, cfg *config.Config, o Options) error {
-	log := o.Log
 	o.Level.Set(cfg.LogLevel)
 
-	notifier := systemd.NewNotifier(log)
-	liveness := systemd.NewLiveness()
-	m := metrics.New(o.Version)
-	r := &record{notifier: notifier, liveness: liveness, dir: o.StateDir, version: o.Version, log: log}
-	r.hostCredential = kube.New(kube.Options{
-		Identity: v1alpha1.IdentityHost, Paths: cfg.HostKubeconfigs(o.Root), Absent: cfg.NoHostKubeconfig(o.Root), Version: o.Version,
-		QPS: 20, Burst: 40, // requests a second, besides those of a drain
-		Wrap: o.wrap(v1alpha1.IdentityHost, m), Log: log,
-	})
-	r.coordinatorCredential = kube.New(coordinatorCredential(cfg, o, log, r, m))
-	host, err := newHost(cfg, o, log, r, m)
-	if err != nil {
+	notifier, liveness := systemd.NewNotifier(o.Log), systemd.NewLiveness()
+	r := &record{notifier: notifier, liveness: liveness, dir: o.StateDir, version: o.Version, log: o.Log}
+	s := &service{Options: o, cfg: cfg, metrics: metrics.New(o.Version), record: r, shutdown: &shutdown{changed: make(chan struct{})}}
+	r.hostCredential = kube.New(s.hostCredential())
+	r.coordinatorCredential = kube.New(s.coordinatorCredential())
+	var err error
+	if s.host, err = s.newHost(); err != nil {
 		return err
 	}
-	r.republish = host.Republish
-	m.Watch(r.sources())
-	server := webserver.New("metrics and health", metrics.Handler(m, log, r.health), log, r.setMetricsErr)
-	server.Listen(cfg.Metrics.Listen)
-	fleetLock := webserver.New("FleetLock", host.FleetLock(), log, r.setFleetLockErr)
+	r.republish = s.host.Republish
+	s.metrics.Watch(r.sources())
+	s.server = webserver.New("metrics and health", metrics.Handler(s.metrics, o.Log, r.health), o.Log, r.setMetricsErr)
+	s.server.Listen(cfg.Metrics.Listen)
+	fleetLock := webserver.New("FleetLock", s.host.FleetLock(), o.Log, r.setFleetLockErr)
 	if o.FleetLock != nil {
-		o.FleetLock(host.FleetLock())
+		o.FleetLock(s.host.FleetLock())
 	} else {
 		fleetLock.Listen(cfg.FleetLock.Listen)
 	}
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	down := &shutdown{changed: make(chan struct{})}
-	host.ShutdownChanged = down.set
 
 	var wg sync.WaitGroup
 	wg.Go(func() { notifier.Watchdog(ctx, liveness) })
 	wg.Go(func() { r.hostCredential.Run(ctx) })
 	hostEnded := make(chan error, 1)
-	wg.Go(func() { hostEnded <- host.Run(ctx) })
-	wg.Go(func() { campaign(ctx, down, cfg, o, log, host, r, m) })
-	wg.Go(func() { server.Run(ctx) })
+	wg.Go(func() { hostEnded <- s.host.Run(ctx) })
+	wg.Go(func() { s.campaign(ctx) })
+	wg.Go(func() { s.server.Run(ctx) })
 	wg.Go(func() { fleetLock.Run(ctx) })
 	notifier.Ready()
 	r.setReady()
-	systemd.LogEvent(log, slog.LevelInfo, v1alpha1.MessageStarted, "lockkeeper runs", "version", o.Version, "mode", string(cfg.Mode))
+	systemd.LogEvent(o.Log, slog.LevelInfo, v1alpha1.MessageStarted, "lockkeeper runs", "version", o.Version, "mode", string(cfg.Mode))
 
 	for {
 		select {
 		case <-o.Reload:
 			notifier.Reloading()
-			reload(cfg, o, log, r, host, server)
+			s.reload()
 			notifier.Ready()
 		case err := <-hostEnded:
 			if ctx.Err() != nil {
@@ -143,44 +137,66 @@ func Run(ctx context.Context, cfg *config.Config, o Options) error {
 			return err
 		case <-ctx.Done():
 			notifier.Stopping()
-			systemd.LogEvent(log, slog.LevelInfo, v1alpha1.MessageStops, "lockkeeper stops", "node", host.Name())
+			systemd.LogEvent(o.Log, slog.LevelInfo, v1alpha1.MessageStops, "lockkeeper stops", "node", s.host.Name())
 			wg.Wait()
 			return nil
 		}
 	}
 }
 
-// epochs returns the epoch of the process before this one, which is dead, and what records those of
-// this process.
-func epochs(lock *local.Lock, bootID string) (last string, record func(epoch string) error) {
-	if lock == nil {
-		return "", nil
+// wrap returns what wraps the transport of the identity's requests.
+func (s *service) wrap(identity string) func(http.RoundTripper) http.RoundTripper {
+	count := s.metrics.Wrap(identity)
+	if s.Transport == nil {
+		return count
 	}
-	return lock.LastEpoch(bootID), func(epoch string) error { return lock.RecordEpoch(bootID, epoch) }
+	return func(network http.RoundTripper) http.RoundTripper { return count(s.Transport(identity, network)) }
+}
+
+// hostCredential returns the options of the host's identity.
+func (s *service) hostCredential() kube.Options {
+	return kube.Options{
+		Identity: v1alpha1.IdentityHost, Paths: s.cfg.HostKubeconfigs(s.Root), Absent: s.cfg.NoHostKubeconfig(s.Root), Version: s.Version,
+		QPS: 20, Burst: 40, // requests a second, besides those of a drain
+		Wrap: s.wrap(v1alpha1.IdentityHost), Log: s.Log,
+	}
+}
+
+// coordinatorCredential returns the options of the second identity, which not every host has.
+func (s *service) coordinatorCredential() kube.Options {
+	k := kube.Options{
+		Identity: v1alpha1.IdentityCoordinator, Absent: "no coordinator's kubeconfig at " + s.cfg.Coordinator.Kubeconfig,
+		Renewed: filepath.Join(s.Root, node.StateDir, "coordinator-token.json"), Version: s.Version, QPS: coordinator.QPS, Burst: coordinator.Burst,
+		Wrap: s.wrap(v1alpha1.IdentityCoordinator), Log: s.Log, LogEvent: systemd.LogEvent, Report: s.record.credentialChanged,
+	}
+	if s.cfg.Coordinator.Kubeconfig != "" {
+		k.Paths = []string{s.cfg.Coordinator.Kubeconfig}
+	}
+	return k
 }
 
 // newHost makes the host's loop.
-func newHost(cfg *config.Config, o Options, log *slog.Logger, r *record, m *metrics.Metrics) (*node.Host, error) {
-	bus := cmp.Or(o.Bus, &systemd.Bus{})
+func (s *service) newHost() (*node.Host, error) {
+	cfg, bus := s.cfg, cmp.Or(s.Bus, &systemd.Bus{})
 	var engine *updateengine.Source
 	if cfg.Sources.UpdateEngine != config.UpdateEngineOff {
 		poll := cfg.Sources.PollInterval
-		beat := r.liveness.Beat("update_engine", poll+updateengine.MaxSilence)
+		beat := s.record.liveness.Beat("update_engine", poll+updateengine.MaxSilence)
 		engine = updateengine.New(updateengine.Options{
-			Object: bus.Object(updateengine.BusName, updateengine.ObjectPath), PollInterval: poll, Logger: log, Alive: beat.Alive,
+			Object: bus.Object(updateengine.BusName, updateengine.ObjectPath), PollInterval: poll, Logger: s.Log, Alive: beat.Alive,
 		})
 	}
 	return node.New(node.Options{
-		Version:        o.Version,
+		Version:        s.Version,
 		NodeName:       cfg.NodeName,
-		Connect:        r.hostCredential.Client,
+		Connect:        s.record.hostCredential.Client,
 		LeaseNamespace: cfg.Lease.Namespace, LeaseName: cfg.Lease.Name,
-		Root: o.Root, Engine: engine, PollInterval: cfg.Sources.PollInterval,
-		Logind: systemd.Logind{Bus: bus}, Units: systemd.Units{Bus: bus},
-		FleetLock: cfg.FleetLock.Listen, FleetLockID: cfg.FleetLock.ID, FleetLockAnswered: m.FleetLockAnswered,
-		Settings: settings(cfg), Log: log, Liveness: r.liveness, TurnEnded: m.TurnEnded,
-		Report: func(s local.Host) { m.HostReported(s); r.setHost(s) },
-		Term:   r.term, Coordinator: r.election,
+		Root: s.Root, Engine: engine, PollInterval: cfg.Sources.PollInterval,
+		Logind: systemd.Logind{Bus: bus}, Units: systemd.Units{Bus: bus}, ShutdownChanged: s.shutdown.set,
+		FleetLock: cfg.FleetLock.Listen, FleetLockID: cfg.FleetLock.ID, FleetLockAnswered: s.metrics.FleetLockAnswered,
+		Settings: settings(cfg), Log: s.Log, Liveness: s.record.liveness, TurnEnded: s.metrics.TurnEnded,
+		Report: func(h local.Host) { s.metrics.HostReported(h); s.record.setHost(h) },
+		Term:   s.record.term, Coordinator: s.record.election,
 	})
 }
 
@@ -208,27 +224,26 @@ func settings(cfg *config.Config) node.Settings {
 // The journal has all mistakes.
 const maxConfigErr = 400
 
-// reload reads the configuration again; a bad one changes nothing. started is
-// the one that the process started with.
-func reload(started *config.Config, o Options, log *slog.Logger, r *record, host *node.Host, server *webserver.Server) {
-	cfg, warnings, err := o.Load()
+// reload reads the configuration again; a bad one changes nothing.
+func (s *service) reload() {
+	cfg, warnings, err := s.Load()
 	for _, w := range warnings {
-		log.Warn(w.String())
+		s.Log.Warn(w.String())
 	}
 	if err != nil {
-		systemd.LogEvent(log, slog.LevelError, v1alpha1.MessageBadReload, "the configuration is not valid; the old one stays in effect", "err", err)
+		systemd.LogEvent(s.Log, slog.LevelError, v1alpha1.MessageBadReload, "the configuration is not valid; the old one stays in effect", "err", err)
 		// The next process refuses to start with it, at the latest after the reboot of the host's turn.
-		r.setConfigErr(v1alpha1.OneLine("the configuration is not valid, and lockkeeper does not start again with it: "+err.Error(), maxConfigErr))
+		s.record.setConfigErr(v1alpha1.OneLine("the configuration is not valid, and lockkeeper does not start again with it: "+err.Error(), maxConfigErr))
 		return
 	}
-	r.setConfigErr("")
-	if keys := started.NeedRestart(cfg); len(keys) > 0 {
-		log.Warn("some settings keep their old values until a restart", "keys", strings.Join(keys, ", "))
+	s.record.setConfigErr("")
+	if keys := s.cfg.NeedRestart(cfg); len(keys) > 0 {
+		s.Log.Warn("some settings keep their old values until a restart", "keys", strings.Join(keys, ", "))
 	}
-	o.Level.Set(cfg.LogLevel)
-	host.Reload(settings(cfg))
-	server.Listen(cfg.Metrics.Listen)
-	systemd.LogEvent(log, slog.LevelInfo, v1alpha1.MessageReloaded, "configuration reloaded", "mode", string(cfg.Mode))
+	s.Level.Set(cfg.LogLevel)
+	s.host.Reload(settings(cfg))
+	s.server.Listen(cfg.Metrics.Listen)
+	systemd.LogEvent(s.Log, slog.LevelInfo, v1alpha1.MessageReloaded, "configuration reloaded", "mode", string(cfg.Mode))
 }
 
 // shutdown is whether the host is shutting down.
@@ -254,69 +269,55 @@ func (p *shutdown) now() (down bool, changed <-chan struct{}) {
 	return p.down, p.changed
 }
 
-// coordinatorCredential returns the options of the second identity, which not every host has.
-func coordinatorCredential(cfg *config.Config, o Options, log *slog.Logger, r *record, m *metrics.Metrics) kube.Options {
-	k := kube.Options{
-		Identity: v1alpha1.IdentityCoordinator, Absent: "no coordinator's kubeconfig at " + cfg.Coordinator.Kubeconfig,
-		Renewed: filepath.Join(o.Root, node.StateDir, "coordinator-token.json"), Version: o.Version, QPS: coordinator.QPS, Burst: coordinator.Burst,
-		Wrap: o.wrap(v1alpha1.IdentityCoordinator, m), Log: log, LogEvent: systemd.LogEvent, Report: r.credentialChanged,
-	}
-	if cfg.Coordinator.Kubeconfig != "" {
-		k.Paths = []string{cfg.Coordinator.Kubeconfig}
-	}
-	return k
-}
-
 // campaignOptions returns what the configuration says about a candidate.
-func campaignOptions(cfg *config.Config, m *metrics.Metrics) coordinator.Options {
+func (s *service) campaignOptions() coordinator.Options {
+	cfg := s.cfg
 	return coordinator.Options{
 		LeaseNamespace: cfg.Lease.Namespace, LeaseName: cfg.Lease.Name,
 		LeaseDuration: cfg.Lease.Duration, RenewDeadline: cfg.Lease.RenewDeadline, RetryPeriod: cfg.Lease.RetryPeriod,
 		PrometheusURL: cfg.Coordinator.PrometheusURL, PrometheusTokenFile: cfg.Coordinator.PrometheusTokenFile,
-		Notify: notifications(cfg, m),
+		Notify: s.notifications(),
 	}
 }
 
 // notifications returns the settings of notifications.
-func notifications(cfg *config.Config, m *metrics.Metrics) notify.Options {
-	n := &cfg.Notify
-	o := notify.Options{URL: n.URL, TokenFile: n.TokenFile, Format: n.Format, Cluster: n.Cluster, HeldLongerThan: n.HeldLongerThan, Count: m.Notified}
+func (s *service) notifications() notify.Options {
+	n := &s.cfg.Notify
+	o := notify.Options{URL: n.URL, TokenFile: n.TokenFile, Format: n.Format, Cluster: n.Cluster, HeldLongerThan: n.HeldLongerThan, Count: s.metrics.Notified}
 	for _, occasion := range n.On {
 		o.On = append(o.On, v1alpha1.Occasion(occasion))
 	}
 	return o
 }
 
+// epochs returns the epoch of the process before this one, which is dead, and what records those of
+// this process.
+func (s *service) epochs() (last string, record func(epoch string) error) {
+	if s.Lock == nil {
+		return "", nil
+	}
+	bootID := s.host.BootID()
+	return s.Lock.LastEpoch(bootID), func(epoch string) error { return s.Lock.RecordEpoch(bootID, epoch) }
+}
+
 // campaign campaigns for the Lease until ctx ends, if this host is meant to. A leader
 // whose host shuts down releases the Lease at once, before the reboot; if the
 // shutdown is cancelled, the host campaigns again.
-func campaign(ctx context.Context, shutdown *shutdown, cfg *config.Config, o Options, log *slog.Logger, host *node.Host, r *record, m *metrics.Metrics) {
-	if cfg.Coordinator.Kubeconfig == "" {
+func (s *service) campaign(ctx context.Context) {
+	r := s.record
+	if s.cfg.Coordinator.Kubeconfig == "" {
 		r.setRole(coordinator.Status{Why: "coordinator.kubeconfig is empty"})
 		return
 	}
 	var following sync.WaitGroup
 	defer following.Wait()
 	following.Go(func() { r.coordinatorCredential.Run(ctx) })
-	report := func(s coordinator.Status) {
-		if o.Leads != nil && !s.Leader {
-			o.Leads(0)
-		}
-		m.RoleChanged(s)
-		r.setRole(s)
-	}
-	decided := func(took time.Duration, s *rollout.Snapshot, out *rollout.Outcome) {
-		if o.Leads != nil {
-			o.Leads(len(s.Nodes))
-		}
-		m.Decided(took, s, out)
-	}
-	options := campaignOptions(cfg, m)
-	options.Version, options.Credential, options.NodeName = o.Version, r.coordinatorCredential, host.Name
-	options.Log, options.Liveness, options.Report, options.Decided = log, r.liveness, report, decided
-	options.LastEpoch, options.RecordEpoch = epochs(o.Lock, host.BootID())
+	options := s.campaignOptions()
+	options.Version, options.Credential, options.NodeName = s.Version, r.coordinatorCredential, s.host.Name
+	options.Log, options.Liveness, options.Report, options.Decided = s.Log, r.liveness, s.roleChanged, s.decided
+	options.LastEpoch, options.RecordEpoch = s.epochs()
 	for ctx.Err() == nil {
-		down, changed := shutdown.now()
+		down, changed := s.shutdown.now()
 		if down {
 			r.setRole(coordinator.Status{Why: "the host shuts down"})
 			select {
@@ -338,4 +339,21 @@ func campaign(ctx context.Context, shutdown *shutdown, cfg *config.Config, o Opt
 		stop()
 		options.LastEpoch = "" // by now, the record is one of this process
 	}
+}
+
+// roleChanged takes in what this host does as a candidate.
+func (s *service) roleChanged(role coordinator.Status) {
+	if s.Leads != nil && !role.Leader {
+		s.Leads(0)
+	}
+	s.metrics.RoleChanged(role)
+	s.record.setRole(role)
+}
+
+// decided takes in a decision of this host as the leader.
+func (s *service) decided(took time.Duration, snapshot *rollout.Snapshot, out *rollout.Outcome) {
+	if s.Leads != nil {
+		s.Leads(len(snapshot.Nodes))
+	}
+	s.metrics.Decided(took, snapshot, out)
 }

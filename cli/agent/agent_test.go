@@ -51,7 +51,7 @@ func TestCampaignOptions(t *testing.T) {
 	cfg.Notify = config.Notify{
 		URL: "https://chat", TokenFile: "/chat-token", Format: v1alpha1.NotifySlack, On: []string{"failed", "held"}, HeldLongerThan: time.Hour, Cluster: "prod",
 	}
-	got := campaignOptions(cfg, metrics.New("v1"))
+	got := (&service{cfg: cfg, metrics: metrics.New("v1")}).campaignOptions()
 	if got.Notify.Count == nil {
 		t.Error("notifications are not counted")
 	}

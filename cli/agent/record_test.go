@@ -103,8 +103,10 @@ func TestBadReload(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	r := newRecord(t)
 	bad := config.Errors{{File: "/etc/lockkeeper/lockkeeper.toml", Line: 3, Key: "mode", Got: `"acts"`, Expected: `"act" or "observe"`}}
-	o := Options{Level: new(slog.LevelVar), Load: func() (*config.Config, []config.Warning, error) { return nil, nil, bad }}
-	reload(config.Default(), o, log, r, nil, nil)
+	s := &service{cfg: config.Default(), record: r, Options: Options{
+		Log: log, Level: new(slog.LevelVar), Load: func() (*config.Config, []config.Warning, error) { return nil, nil, bad },
+	}}
+	s.reload()
 	const want = `not valid, and lockkeeper does not start again with it: /etc/lockkeeper/lockkeeper.toml:3: mode: "acts", expected "act" or "observe"`
 	ok, text := r.healthAt(time.Now())
 	if first, rest, _ := strings.Cut(text, "\n"); ok || !strings.Contains(first, want) || !strings.Contains(rest, want) {
@@ -112,16 +114,17 @@ func TestBadReload(t *testing.T) {
 	}
 	good := config.Default()
 	good.LogLevel = slog.LevelDebug
-	o.Load = func() (*config.Config, []config.Warning, error) { return good, nil, nil }
-	host, err := node.New(node.Options{Root: aRoot(t), Settings: settings(config.Default())})
-	if err != nil {
+	s.Load = func() (*config.Config, []config.Warning, error) { return good, nil, nil }
+	var err error
+	if s.host, err = node.New(node.Options{Root: aRoot(t), Settings: settings(config.Default())}); err != nil {
 		t.Fatal(err)
 	}
-	reload(config.Default(), o, log, r, host, webserver.New("metrics", http.NotFoundHandler(), log, nil))
+	s.server = webserver.New("metrics", http.NotFoundHandler(), log, nil)
+	s.reload()
 	if ok, text := r.healthAt(time.Now()); !ok || strings.Contains(text, want) {
 		t.Errorf("after a good reload: %t, %s", ok, text)
 	}
-	if got := o.Level.Level(); got != slog.LevelDebug {
+	if got := s.Level.Level(); got != slog.LevelDebug {
 		t.Errorf("after a good reload the process logs from %v", got)
 	}
 }
