@@ -235,6 +235,72 @@ func TestHooksStartByTheRead(t *testing.T) {
 	})
 }
 
+// TestHookUnitsHaveTheirTime checks that hook units get the time of the host's file, and that it depends on the file whether they are
+// stopped after it.
+func TestHookUnitsHaveTheirTime(t *testing.T) {
+	for _, abort := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			h, _, units := newMemoryHost(t, v1alpha1.StateBeforeReboot)
+			h.Reload(Settings{Sentinels: []string{"/etc/os-release"}, ManagedByDefault: true, HookTimeout: 5 * time.Minute, HookAbort: abort})
+			must(t, h.read(t.Context(), step.ReadCommit))
+			o := step.Observation{Node: *h.facts()}
+			for range 2 { // first it looks for units of an earlier process
+				must(t, h.do(t.Context(), &o, step.DoHooks))
+				synctest.Wait()
+			}
+			for _, c := range []struct {
+				after time.Duration
+				ended bool
+			}{{5*time.Minute - 1, false}, {1, abort}} {
+				time.Sleep(c.after)
+				synctest.Wait()
+				if w := h.hooks.Work(effect.StageOf(h.facts()), ""); (w.Failed != "") != c.ended || w.Running == c.ended || units.stopped != c.ended {
+					t.Errorf("abort %t, %v later: %+v, stopped %t; expected that they have ended: %t", abort, c.after, w, units.stopped, c.ended)
+				}
+			}
+			h.stopOthers(t.Context(), v1alpha1.StateBeforeDrain, step.DoNothing)
+			h.hooks.Wait()
+		})
+	}
+}
+
+// failingHooks plays systemd for hook units that fail at once.
+type failingHooks struct{ *hookUnits }
+
+func (failingHooks) RunTarget(context.Context, string, time.Time, func([]systemd.UnitState)) ([]systemd.UnitState, error) {
+	return []systemd.UnitState{{Unit: "a.service", Failed: "exit-code, status 1"}}, nil
+}
+
+// TestRetryRunsHookUnitsOnce checks that an admin's retry has failed hook units run once more at once, and not again and again.
+func TestRetryRunsHookUnitsOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, api, units := newMemoryHost(t, v1alpha1.StateBeforeUncordon)
+		h.hooks = effect.NewHooks(failingHooks{units}, h.log, h.wake)
+		o := h.observe(t.Context())
+		run := func() {
+			t.Helper()
+			must(t, h.read(t.Context(), step.ReadCommit))
+			must(t, h.do(t.Context(), &o, step.DoHooks))
+			h.hooks.Wait()
+			o = h.observe(t.Context())
+		}
+		run() // it looks for units of an earlier process
+		run()
+		if o.Hooks.Failed == "" || o.Hooks.Due {
+			t.Errorf("they failed, and there is no retry: %+v", o.Hooks)
+		}
+		api.node.Annotations[v1alpha1.AnnotationRetry] = "t1"
+		api.change()
+		must(t, h.view.Load(t.Context()))
+		if o = h.observe(t.Context()); !o.Hooks.Due {
+			t.Errorf("a retry: %+v", o.Hooks)
+		}
+		if run(); o.Hooks.Failed == "" || o.Hooks.Due {
+			t.Errorf("they failed again: %+v", o.Hooks)
+		}
+	})
+}
+
 // TestWriteWithoutAnOutcome checks what a host knows after a write: nothing that it read before counts after an unknown
 // outcome, a conflict or a refusal, and its drain stops when it cannot see an emergency stop.
 func TestWriteWithoutAnOutcome(t *testing.T) {
