@@ -345,6 +345,31 @@ func TestRebootThatIsNotAnswered(t *testing.T) {
 	})
 }
 
+// TestRefusalWithoutAnOutcome checks that a host keeps to a refusal whose write had no answer, because it may land at any time, until
+// its Node has another version.
+func TestRefusalWithoutAnOutcome(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, api, _ := newMemoryHost(t, v1alpha1.StateDraining)
+		ack := v1alpha1.Ack{Turn: "t1", BootID: bootID, State: v1alpha1.StateDraining, Report: v1alpha1.ReportRefused, Reason: v1alpha1.ReasonUncordoned}
+		unsettled := func(what string, want v1alpha1.Ack) {
+			t.Helper()
+			if o := h.observe(t.Context()); o.UnsettledRefusal != want {
+				t.Errorf("%s: %q, expected %q", what, o.UnsettledRefusal, want)
+			}
+		}
+		unsettled("before it", v1alpha1.Ack{})
+		api.fails["patch n1"] = 0
+		w := &step.Write{Ack: ack, Annotations: map[string]*string{v1alpha1.AnnotationAck: new(ack.String())}}
+		if err := h.write(t.Context(), h.facts(), w); err == nil {
+			t.Error("no error of a write without an answer")
+		}
+		unsettled("without an answer", ack)
+		api.change()
+		must(t, h.view.Load(t.Context()))
+		unsettled("after another write", v1alpha1.Ack{})
+	})
+}
+
 // TestDrainStopsBeforeARefusal checks that no pod is evicted any more when the host reports that it refuses.
 func TestDrainStopsBeforeARefusal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
