@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -121,6 +122,33 @@ func TestUnreadableSourceAtACommit(t *testing.T) {
 			}
 		})
 	}
+}
+
+// enabledHooks plays systemd for a host on which someone has enabled hook units in every stage.
+type enabledHooks struct{ *hookUnits }
+
+func (enabledHooks) Wanted(context.Context, string) ([]string, error) {
+	return []string{"a.service"}, nil
+}
+
+// TestSourcesAreReadBeforeACommit checks that the reads before a commit find what has changed since the last reads of the sources, and
+// was not signaled.
+func TestSourcesAreReadBeforeACommit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, _, units := newMemoryHost(t, v1alpha1.StateRebooting)
+		h.watched.Watch([]string{"/etc/app.conf"}, nil, nil)
+		must(t, h.watched.Refresh(t.Context()))
+		h.hookUnits = effect.NewHookStages(enabledHooks{units}, h.wake)
+		must(t, os.WriteFile(filepath.Join(h.Root, "etc/app.conf"), nil, 0o600))
+		must(t, os.Remove(filepath.Join(h.Root, "etc/os-release"))) // the sentinel
+		must(t, h.read(t.Context(), step.ReadCommit))
+		changes := h.watched.Report().Changes
+		stages, _ := h.hookUnits.Stages()
+		present, _ := h.sentinels.Present()
+		if len(changes) != 1 || len(stages) != 3 || len(present) != 0 {
+			t.Errorf("changes %v, hook stages %v, sentinels %q; expected one change, three stages and no sentinel", changes, stages, present)
+		}
+	})
 }
 
 // TestHangingSourceAtACommit is TestUnreadableSourceAtACommit with a source that does not answer at all, and takes all of
@@ -533,6 +561,7 @@ func (f *failingEngine) Call(context.Context, string, ...any) ([]any, error) {
 func TestNoTurnWithoutTheReadsOfACommit(t *testing.T) {
 	for name, c := range map[string]struct {
 		engine, systemd error
+		sentinel        bool // whether one cannot be read
 		commits, turn   bool // whether it commits, and whether it takes a turn in the end
 	}{
 		"all answer":                       {commits: true, turn: true},
@@ -540,6 +569,7 @@ func TestNoTurnWithoutTheReadsOfACommit(t *testing.T) {
 		"update_engine does not answer":    {engine: errors.New("no answer")},
 		"update_engine answers with error": {engine: dbus.Error{Name: "org.freedesktop.DBus.Error.AccessDenied"}},
 		"systemd does not answer":          {systemd: errors.New("no answer")},
+		"a sentinel cannot be read":        {sentinel: true},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			h, api, units := newMemoryHost(t, v1alpha1.StateDraining)
@@ -552,10 +582,15 @@ func TestNoTurnWithoutTheReadsOfACommit(t *testing.T) {
 			engine := updateengine.New(updateengine.Options{Object: object})
 			h.engine = source.NewEngine(engine, h.Units)
 			units.fails = c.systemd
+			loop := filepath.Join(h.Root, "loop")
+			if h.sentinels.SetPaths([]string{"/etc/os-release", "/loop/a"}); c.sentinel {
+				must(t, os.Symlink("loop", loop)) // it leads to itself
+			}
 			// read does what the polls do, and observes.
 			read := func() step.Observation {
 				_, _ = engine.Read(t.Context())
 				_ = h.managers.Read(t.Context())
+				_ = h.sentinels.Read()
 				return h.observe(t.Context())
 			}
 			if o := read(); o.Veto != "" {
@@ -574,6 +609,7 @@ func TestNoTurnWithoutTheReadsOfACommit(t *testing.T) {
 				t.Errorf("%s, for 10 s: veto %q (%s)", name, o.Veto, o.VetoDetail)
 			}
 			object.err, units.fails = nil, nil
+			must(t, os.RemoveAll(loop))
 			if o := read(); o.Veto != "" {
 				t.Errorf("%s, and then all answer: veto %q (%s)", name, o.Veto, o.VetoDetail)
 			}

@@ -5,7 +5,10 @@ import (
 	"errors"
 	"log/slog"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"lockkeeper.dev/lockkeeper/systemd"
 )
@@ -18,6 +21,44 @@ type runs struct {
 func (r *runs) Running(context.Context, []string) ([]string, error) { return r.units, r.err }
 
 func (*runs) WatchJobs(context.Context, []string, func()) error { return nil }
+
+// jobs is a systemd on which a job of a manager's unit ends with each value from ended.
+type jobs struct {
+	runs
+	ended chan struct{}
+}
+
+func (j *jobs) WatchJobs(ctx context.Context, _ []string, f func()) error {
+	for {
+		select {
+		case <-j.ended:
+			f()
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// TestManagersAreReadAfterAJob checks that a manager is noticed soon after it was started, not only after the poll interval.
+func TestManagersAreReadAfterAJob(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		units := &jobs{ended: make(chan struct{})}
+		m := NewManagers(Options{Root: t.TempDir(), PollInterval: 1000 * time.Hour, Log: slog.New(slog.DiscardHandler), Changed: func() {}},
+			units, func() (string, error) { return "", nil }, "")
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		defer running.Wait()
+		defer cancel()
+		running.Go(func() { m.Run(ctx) })
+		synctest.Wait()
+		units.units = []string{"locksmithd.service"}
+		units.ended <- struct{}{}
+		time.Sleep(managerPause)
+		if synctest.Wait(); len(m.Active()) != 1 {
+			t.Errorf("active %v after %v", m.Active(), managerPause)
+		}
+	})
+}
 
 // TestManagers has one host after the other: which managers are active there, and what
 // remains valid when that cannot be read.
