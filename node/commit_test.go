@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/kube"
 	"lockkeeper.dev/lockkeeper/node/effect"
 	"lockkeeper.dev/lockkeeper/node/source"
 	"lockkeeper.dev/lockkeeper/node/step"
@@ -504,6 +505,53 @@ func TestLeaseByTheServersClock(t *testing.T) {
 			}
 			if o := h.observe(t.Context()); (o.NoLeader != "") != (ahead > 0) {
 				t.Errorf("%v ahead: %q, %s", ahead, o.NoLeader, o.NoLeaderDetail)
+			}
+		})
+	}
+}
+
+// TestRequestThatHangs checks that a request outside of a turn that gets no answer does not hold the loop. The watchdog would end the
+// process, again and again.
+func TestRequestThatHangs(t *testing.T) {
+	for _, request := range []string{"list cached pods", "get lockkeeper"} {
+		synctest.Test(t, func(t *testing.T) {
+			h, api, _ := newMemoryHost(t, v1alpha1.StateIdle)
+			h.Patience, api.hangs = time.Second, request
+			ctx, cancel := context.WithTimeout(t.Context(), loopBound)
+			defer cancel()
+			for range 2 {
+				began := time.Now()
+				h.observe(ctx)
+				if took := time.Since(began); took > kube.Timeout {
+					t.Errorf("%s: the loop waited for %v", request, took)
+				}
+				time.Sleep(time.Second)
+			}
+			if n := api.count(request); n != 1 {
+				t.Errorf("%s: %d requests, expected one", request, n)
+			}
+		})
+	}
+}
+
+// TestHostThatWaitsIsAlive checks that the watchdog does not end a host that waits for the API server: before it knows its name, and
+// before it has read its Node.
+func TestHostThatWaitsIsAlive(t *testing.T) {
+	for what, wait := range map[string]func(*Host, context.Context) error{"its name": (*Host).findNode, "its Node": (*Host).loop} {
+		synctest.Test(t, func(t *testing.T) {
+			h, _, _ := newMemoryHost(t, v1alpha1.StateIdle)
+			h.view = kube.WatchNode(h.client, "n1", h.wake) // it has listed nothing yet
+			h.beat = h.Liveness.Beat("node", loopBound)
+			ctx, cancel := context.WithCancel(t.Context())
+			var waiting sync.WaitGroup
+			defer waiting.Wait()
+			defer cancel()
+			waiting.Go(func() { _ = wait(h, ctx) })
+			for range 10 {
+				time.Sleep(time.Minute)
+				if late := h.Liveness.Late(); len(late) > 0 {
+					t.Errorf("it waits for %s, and is late: %q", what, late)
+				}
 			}
 		})
 	}

@@ -42,7 +42,8 @@ type memoryAPI struct {
 	called func(request string)
 	// fails are the requests that get a status code instead of their answer; 0 stands for no answer.
 	fails map[string]int
-	gone  bool // the Node was deleted
+	hangs string // a request that gets no answer before its context ends
+	gone  bool   // the Node was deleted
 	spec  v1alpha1.DisruptionPolicySpec
 
 	mu       sync.Mutex
@@ -76,7 +77,7 @@ func (a *memoryAPI) RoundTrip(r *http.Request) (*http.Response, error) {
 		a.called(kind)
 	}
 	wait := time.After(a.delay)
-	if strings.HasPrefix(kind, "watch") || strings.HasPrefix(kind, "post") {
+	if strings.HasPrefix(kind, "watch") || strings.HasPrefix(kind, "post") || kind == a.hangs {
 		wait = nil
 	}
 	select {
