@@ -463,16 +463,37 @@ func TestFailingLoop(t *testing.T) {
 	})
 }
 
-// TestShutdownThatIsCanceled checks that a shutdown that logind cancels is not under way any more.
+// TestShutdownThatIsCanceled checks that a shutdown that logind cancels is not under way any more, and that the process is told: a host
+// that shuts down does not campaign.
 func TestShutdownThatIsCanceled(t *testing.T) {
 	h, _ := newTestHost(t, v1alpha1.StateIdle)
+	told := false
+	h.ShutdownChanged = func(active bool) { told = active }
 	for _, c := range []struct {
 		active bool
 		want   step.Shutdown
 	}{{true, step.ShutdownUnderway}, {false, step.ShutdownNone}} {
-		if h.shutdownChanged(c.active); h.shutdown.State() != c.want {
-			t.Errorf("active %t: state %v, want %v", c.active, h.shutdown.State(), c.want)
+		if h.shutdownChanged(c.active); h.shutdown.State() != c.want || told != c.active {
+			t.Errorf("active %t: state %v, want %v; told %t", c.active, h.shutdown.State(), c.want, told)
 		}
+	}
+}
+
+// TestHealthBeforeTheKubeletReports checks that a host in a new boot looks at its health, and not at what blocks a reboot, while its Node
+// still shows the boot before: its kubelet may never report, and then the turn has to fail.
+func TestHealthBeforeTheKubeletReports(t *testing.T) {
+	h, api, _ := newMemoryHost(t, v1alpha1.StateRebooting)
+	api.node.Status.NodeInfo.BootID = "before"
+	api.node.Annotations[v1alpha1.AnnotationGrant] = v1alpha1.FormatRecord(v1alpha1.Grant{
+		Turn: "t1", Epoch: "e1", NodeUID: "uid", BootID: "before", Wants: v1alpha1.WantsReboot, Drains: true, StartedAt: time.Now(), StageAt: time.Now(),
+	})
+	api.change()
+	must(t, h.view.Load(t.Context()))
+	bus := &systemd.Bus{Address: "unix:path=" + t.TempDir() + "/none"}
+	h.Logind.Bus, h.Units.Bus = bus, bus
+	h.Reload(Settings{Sentinels: []string{"/etc/os-release"}, ManagedByDefault: true, HealthTimeout: time.Minute}) // it is up for an hour
+	if o := h.observe(t.Context()); o.Blocked != "" || o.Health.Healthy || !o.Health.Overdue {
+		t.Errorf("blocked by %q, health %+v; expected an unhealthy host whose time is over", o.Blocked, o.Health)
 	}
 }
 
