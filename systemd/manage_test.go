@@ -119,17 +119,26 @@ func TestManaging(t *testing.T) {
 // TestBusThatIsAwayForAMoment checks that a run waits for a bus that goes away, and not indefinitely.
 func TestBusThatIsAwayForAMoment(t *testing.T) {
 	away := errors.New("no bus")
-	for lasts, fails := range map[time.Duration]bool{20 * time.Second: false, time.Minute: true} {
+	for _, c := range []struct {
+		from, lasts time.Duration // the units run until the bus is away, and have ended when it is back
+		fails       bool
+	}{
+		{0, 20 * time.Second, false}, {0, time.Minute, true},
+		{10 * time.Minute, 20 * time.Second, false}, {10 * time.Minute, time.Minute, true},
+	} {
 		synctest.Test(t, func(t *testing.T) {
 			began := time.Now()
 			err := Units{}.poll(t.Context(), nil, func() (bool, error) {
-				if time.Since(began) < lasts {
+				switch since := time.Since(began); {
+				case since < c.from:
+					return false, nil
+				case since < c.from+c.lasts:
 					return false, away
 				}
 				return true, nil
 			})
-			if (err != nil) != fails {
-				t.Errorf("away for %v: %v after %v", lasts, err, time.Since(began))
+			if (err != nil) != c.fails {
+				t.Errorf("away after %v for %v: %v after %v", c.from, c.lasts, err, time.Since(began))
 			}
 		})
 	}
