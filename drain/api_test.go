@@ -138,12 +138,12 @@ func TestAnEvictionIsOneRequest(t *testing.T) {
 	}
 }
 
-// slow is an API server whose webhooks take as long as they may.
-type slow struct{}
+// slow is an API server that answers after some time.
+type slow struct{ takes time.Duration }
 
-func (slow) RoundTrip(r *http.Request) (*http.Response, error) {
+func (s slow) RoundTrip(r *http.Request) (*http.Response, error) {
 	select {
-	case <-time.After(30 * time.Second):
+	case <-time.After(s.takes):
 	case <-r.Context().Done():
 		return nil, r.Context().Err()
 	}
@@ -151,17 +151,29 @@ func (slow) RoundTrip(r *http.Request) (*http.Response, error) {
 		Body: io.NopCloser(strings.NewReader(`{"kind":"Status","apiVersion":"v1","status":"Success"}`))}, nil
 }
 
-// TestASlowWebhook checks that the drain waits for the answer of an API server whose webhooks take 30 s, the most that they may.
+// TestASlowWebhook checks that the drain waits for the answer of an API server whose webhooks take 30 s, the most that they may, and not
+// indefinitely: an eviction without an answer takes the place of another one.
 func TestASlowWebhook(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c, err := kubernetes.NewForConfigAndClient(&rest.Config{Host: "http://api.invalid"}, &http.Client{Transport: slow{}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if a := (apiEvictor{client: c}).evict(t.Context(), facts{Pod: Pod{Namespace: "default", Name: "a", UID: "u"}}); a.kind != accepted {
-			t.Errorf("%+v", a)
-		}
-	})
+	for _, c := range []struct {
+		takes, waits time.Duration
+		kind         kind
+		reason       Reason
+	}{
+		{30 * time.Second, 30 * time.Second, accepted, ""},
+		{time.Hour, time.Minute, later, Unreachable},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			client, err := kubernetes.NewForConfigAndClient(&rest.Config{Host: "http://api.invalid"}, &http.Client{Transport: slow{c.takes}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			began := time.Now()
+			a := (apiEvictor{client: client}).evict(t.Context(), facts{Pod: Pod{Namespace: "default", Name: "a", UID: "u"}})
+			if took := time.Since(began); a.kind != c.kind || a.reason != c.reason || took != c.waits {
+				t.Errorf("an answer after %v: %+v after %v", c.takes, a, took)
+			}
+		})
+	}
 }
 
 // proxied returns a client to which a proxy answers every request with 200 and JSON of its own.
