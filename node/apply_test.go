@@ -112,6 +112,46 @@ func TestApplyEndedIsNotJudged(t *testing.T) {
 	}
 }
 
+// twoSteps plays systemd for a plan with two steps. The first one closes begun, and ends when wait is closed.
+type twoSteps struct {
+	applyUnits
+	begun, wait chan struct{}
+	restarts    *[]string
+}
+
+func (u twoSteps) Restart(ctx context.Context, unit string, _ time.Time) (string, error) {
+	if err := ctx.Err(); err != nil {
+		return "", err
+	}
+	if *u.restarts = append(*u.restarts, unit); len(*u.restarts) == 1 {
+		close(u.begun)
+		<-u.wait
+	}
+	return "", nil
+}
+
+// TestApplyEndsWithItsStage checks that the host begins no other step of a plan when its Node is in another state, as after an admin's
+// retry: pods may be back by then.
+func TestApplyEndsWithItsStage(t *testing.T) {
+	for state, want := range map[v1alpha1.State]int{v1alpha1.StateApplying: 2, v1alpha1.StateBeforeUncordon: 1} {
+		h := newApplyingHost(t, func(*Host, string) {})
+		h.policies = kube.WatchPolicies(h.client, policy.Compile, h.wake)
+		u := twoSteps{begun: make(chan struct{}), wait: make(chan struct{}), restarts: new([]string)}
+		h.apply = effect.NewApply(u, watchedFuncs{func(string) {}}, t.TempDir(), h.self.bootID, h.log, h.wake)
+		p := effect.ApplyPlan{Steps: []v1alpha1.Action{{Type: v1alpha1.ActionRestart, Unit: "b.service"}, {Type: v1alpha1.ActionRestart, Unit: "c.service"}}}
+		h.apply.Start(t.Context(), inApplying, p, time.Now().Add(time.Minute))
+		<-u.begun
+		n := h.view.Get("n1").DeepCopy()
+		n.ResourceVersion, n.Labels[v1alpha1.LabelState] = "11", string(state)
+		h.view.Overlay(n)
+		h.observe(t.Context())
+		close(u.wait)
+		if h.apply.Wait(); len(*u.restarts) != want {
+			t.Errorf("in %s: restarted %q, expected %d units", state, *u.restarts, want)
+		}
+	}
+}
+
 // TestApplyEndsASentinel checks that a sentinel that the plan's unit removed is gone when the apply is done, also if no inotify
 // event and no poll has shown that yet.
 func TestApplyEndsASentinel(t *testing.T) {
