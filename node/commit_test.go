@@ -512,20 +512,31 @@ func TestLogindThatDoesNotAnswer(t *testing.T) {
 	}
 }
 
-// TestLeaseByTheServersClock checks that a host whose clock is behind notices that no instance renews the Lease.
+// TestLeaseByTheServersClock checks that a host notices that no instance renews the Lease, also if its clock is behind, and not before
+// the Lease has ended.
 func TestLeaseByTheServersClock(t *testing.T) {
-	for _, ahead := range []time.Duration{0, 10 * time.Minute} {
+	for _, c := range []struct {
+		ahead   time.Duration // the server's clock
+		renewed time.Duration // when the Lease was renewed, from now on
+		lasts   time.Duration // the Lease, after that
+		none    bool          // no instance leads
+	}{
+		{0, 5 * time.Minute, 30 * time.Second, false},
+		{10 * time.Minute, 5 * time.Minute, 30 * time.Second, true},
+		{0, -2 * time.Minute, 30 * time.Second, true},
+		{0, -2 * time.Minute, 5 * time.Minute, false},
+	} {
 		synctest.Test(t, func(t *testing.T) {
 			h, api, _ := newMemoryHost(t, v1alpha1.StateIdle)
-			h.Patience, api.ahead = time.Second, ahead
-			renewed := metav1.NewMicroTime(time.Now().Add(5 * time.Minute))
-			api.lease.Spec.RenewTime = &renewed
+			h.Patience, api.ahead = time.Second, c.ahead
+			renewed := metav1.NewMicroTime(time.Now().Add(c.renewed))
+			api.lease.Spec.RenewTime, api.lease.Spec.LeaseDurationSeconds = &renewed, new(int32(c.lasts/time.Second))
 			for range 3 {
 				h.observe(t.Context())
 				time.Sleep(20 * time.Second)
 			}
-			if o := h.observe(t.Context()); (o.NoLeader != "") != (ahead > 0) {
-				t.Errorf("%v ahead: %q, %s", ahead, o.NoLeader, o.NoLeaderDetail)
+			if o := h.observe(t.Context()); (o.NoLeader != "") != c.none {
+				t.Errorf("%+v: %q, %s", c, o.NoLeader, o.NoLeaderDetail)
 			}
 		})
 	}
