@@ -1,9 +1,10 @@
 // Package drain empties one node: it evicts the node's pods through the eviction API until
 // none is left, or until its context ends. Critical pods are evicted last.
 //
-// It costs the API server one LIST, one WATCH and about one POST for each pod, however long
-// the drain takes. It asks for nothing that the kubelet's identity (system:node:<name>) may
-// not do: it never reads a DaemonSet, a PodDisruptionBudget or another node's pod.
+// It costs the API server one LIST, one WATCH, one LIST of a single pod (see [kube.Watch]) and
+// about one POST for each pod, however long the drain takes. It asks for nothing that the
+// kubelet's identity (system:node:<name>) may not do: it never reads a DaemonSet, a
+// PodDisruptionBudget or another node's pod.
 //
 // The package must not know why a node is drained. Turns, states, leases, pauses and
 // timeouts belong to its caller, which ends the context and calls Run again as often as it

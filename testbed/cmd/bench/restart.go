@@ -15,10 +15,10 @@ const (
 	// quiet is longer than any client waits between two tries, which is up to twice 30 s. After that time without a
 	// request, all have come back.
 	quiet = 65 * time.Second
-	// aimBack is for the reads with which a host comes back. For its Node, and for the policies, these are one that shows
-	// that the store did not go back, a watch from where the last one ended, which a new API server refuses, a list,
-	// and a watch.
-	aimBack = 8.0
+	// aimBack is for the reads with which a host comes back. For its Node, and for the policies, these are a watch from
+	// where the last one ended, which a new API server refuses, a list, a watch, and after each watch one that shows that
+	// the store did not go back.
+	aimBack = 10.0
 	// aimWrites is for the writes of all hosts, on which nothing happened.
 	aimWrites = 2
 	// aimHerd is for the share of the hosts' watches that begin in the busiest second.
