@@ -65,7 +65,7 @@ type termLock struct {
 	renewTime   time.Time // spec.renewTime in that write
 	transitions int       // how often the Lease had changed hands when this term took it
 	lastRenewed time.Time // spec.renewTime before this term took it; zero: there was none, or a person blanked the Lease
-	lastHolder  string    // spec.holderIdentity before this term took it
+	lastHolder  string    // the last spec.holderIdentity before this term took it, as far as it was seen
 	ended       error
 }
 
@@ -94,7 +94,10 @@ func (l *termLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord,
 				// A person blanked it, perhaps long after its holder had died.
 				l.lastRenewed = time.Time{}
 			}
-			l.lastHolder = holder
+			// A leader that gives the Lease back removes its name. It is the one that this candidate saw last.
+			if holder != "" || record.LeaseDurationSeconds != releasedLasts {
+				l.lastHolder = holder
+			}
 			l.mu.Unlock()
 		}
 		l.saw(holder, err)
@@ -184,7 +187,8 @@ func (l *termLock) ledUntil() time.Time {
 	return l.lastRenewed
 }
 
-// ledBy returns whom the Lease named before this term took it; "" if it named no one.
+// ledBy returns whom the Lease named last before this term took it; "" if this candidate has
+// not seen that, or if a person blanked the Lease.
 func (l *termLock) ledBy() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -216,6 +216,15 @@ func TestLockKnowsTheLastRenewal(t *testing.T) {
 			if got := l.ledUntil(); got.Equal(began) != known || got.IsZero() == known || l.ledBy() != "" {
 				t.Errorf("a Lease of %d s without a holder: last renewal %v by %q, known %t", lasts, got, l.ledBy(), known)
 			}
+			l = newTestLock()
+			l.lease.holder, l.lease.renewed = "other_1", began
+			l.get()
+			l.lease.holder, l.lease.lasts = "", lasts
+			l.get()
+			l.put("me_1")
+			if got := l.ledBy(); (got == "other_1") != known || (got == "") == known {
+				t.Errorf("a Lease of %d s that has lost its holder: led by %q, known %t", lasts, got, known)
+			}
 		}
 		synctest.Wait()
 	})

@@ -31,8 +31,8 @@ type Snapshot struct {
 	// node since then, so the clocks of turns of other terms are stopped. Zero: unknown, for
 	// example because a person blanked the Lease.
 	LedUntil time.Time
-	// LedBy is the previous leader's term. "": unknown, because it gave the Lease back, or
-	// because its Lease was freed or blanked.
+	// LedBy is the previous leader's term. "": unknown, because it gave the Lease back before
+	// this instance has seen its name there, or because a person blanked the Lease.
 	LedBy string
 	// Rewound is when this process last noticed that the API server's store went
 	// back in time, because it was restored from a backup. Zero: never.
