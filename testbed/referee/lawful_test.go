@@ -264,6 +264,17 @@ var lawful = []struct {
 		s.uncordon("n1")
 		s.finish("n1")
 	}},
+	{"overdue after two stops that its leader has hardly noticed", func(s *script) {
+		s.drainOf2m()
+		for range 2 {
+			s.renew(20 * time.Second)
+			s.stop(true)
+			s.pass(20 * time.Second)
+			s.stop(false)
+		}
+		s.renew(40 * time.Second)
+		s.write("n1", label(v1alpha1.LabelHeld, string(v1alpha1.ReasonOverdue)))
+	}},
 	{"overdue at once, and for hours", func(s *script) {
 		s.drainOf2m()
 		s.renew(2 * time.Minute)

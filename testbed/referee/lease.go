@@ -139,8 +139,9 @@ type span struct {
 }
 
 // ran returns for how long since a time leaders could continue a turn: without stops, if stops says so, and without the time between two leaders. Only
-// the terms that the turn has been of count, as the Lease does not say how long there was no leader before a term that left the turn alone.
-func (e *engine) ran(since time.Time, terms []string, stops bool) (d time.Duration) {
+// the terms that the turn has been of count, as the Lease does not say how long there was no leader before a term that left the turn alone. unnoticed
+// is how much more the leaders may believe to have had.
+func (e *engine) ran(since time.Time, terms []string, stops bool) (d, unnoticed time.Duration) {
 	spans := slices.Clone(e.unled)
 	for i, l := range e.leases {
 		if s := (span{l.at.by, e.now.after, l.holder}); stops && l.stopped {
@@ -155,16 +156,29 @@ func (e *engine) ran(since time.Time, terms []string, stops bool) (d time.Durati
 	}
 	spans = slices.DeleteFunc(spans, func(s span) bool { return !slices.Contains(terms, s.holder) })
 	slices.SortFunc(spans, func(a, b span) int { return a.from.Compare(b.from) })
+	var gaps []span
 	for _, s := range spans {
-		d += max(0, s.from.Sub(since))
-		if s.to.After(since) {
-			since = s.to
+		if last := len(gaps) - 1; last >= 0 && s.from.Sub(gaps[last].to) < time.Second { // less is unknown about each write of the Lease
+			gaps[last].to = time.Unix(0, max(gaps[last].to.UnixNano(), s.to.UnixNano()))
+		} else {
+			gaps = append(gaps, s)
 		}
 	}
-	return d + max(0, e.now.by.Sub(since))
+	for _, g := range gaps {
+		if !g.to.After(since) {
+			continue
+		}
+		if g.from.After(since) {
+			d += g.from.Sub(since)
+			since = g.from
+		}
+		unnoticed += min(noticesStop, g.to.Sub(since))
+		since = g.to
+	}
+	return d + max(0, e.now.by.Sub(since)), unnoticed
 }
 
-// noticesStop is how much of a stop, or of the time without a leader, a leader may not have noticed.
+// noticesStop is how much of each stop, or of each time without a leader, a leader may not have noticed.
 const noticesStop = 30 * time.Second
 
 // overdue judges a leader that calls a turn overdue. By a timeout of the grant, the stage has lasted for too long.
@@ -176,18 +190,20 @@ func (e *engine) overdue(n *node, before, after *turn.Node) {
 		return
 	}
 	if e.early(n, before, after) {
-		e.breaks(Overdue, n.name, "overdue in %s after %v, its timeout is %v", before.State, e.lasted(n, before, after).Round(time.Second), timeout(before))
+		lasted, _ := e.lasted(n, before, after)
+		e.breaks(Overdue, n.name, "overdue in %s after %v, its timeout is %v", before.State, lasted.Round(time.Second), timeout(before))
 	}
 }
 
 // early reports whether the stage before a leader's write cannot be overdue yet.
 func (e *engine) early(n *node, before, after *turn.Node) bool {
-	return e.lasted(n, before, after) < timeout(before)-noticesStop
+	lasted, unnoticed := e.lasted(n, before, after)
+	return lasted+max(unnoticed, noticesStop) < timeout(before)
 }
 
 // lasted returns for how long the stage before a leader's write has run. A leader begins no stage under a stop, so a leader that sees only after the
 // stop a stage that someone else has begun cannot know that the stop is to be left out.
-func (e *engine) lasted(n *node, before, after *turn.Node) time.Duration {
+func (e *engine) lasted(n *node, before, after *turn.Node) (d, unnoticed time.Duration) {
 	return e.ran(before.Grant.StageAt, append(slices.Clone(n.turn.terms), epochOf(after)), !n.turn.edited)
 }
 

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -95,7 +96,7 @@ func (t *told) arrives(r *request, text []byte) {
 		object        // of a list, or the policy
 		Object object // of an event of a watch
 	}
-	if r.Resource != "disruptionpolicies" || json.Unmarshal(text, &e) != nil {
+	if r.Resource != "disruptionpolicies" || showsVersion(r) || json.Unmarshal(text, &e) != nil {
 		return
 	}
 	if version, err := strconv.ParseInt(cmp.Or(e.Object.Metadata.ResourceVersion, e.Metadata.ResourceVersion), 10, 64); err == nil {
@@ -103,6 +104,13 @@ func (t *told) arrives(r *request, text []byte) {
 		defer t.mu.Unlock()
 		t.knows = append(t.knows, known{time.Now(), version})
 	}
+}
+
+// showsVersion reports whether a list only shows the version of the store, after a watch has begun: what it lists may reach the process before
+// the watch does.
+func showsVersion(r *request) bool {
+	u, err := url.Parse(r.URI)
+	return err == nil && u.Query().Get("limit") == "1"
 }
 
 // RoundTrip sends a request, and checks it.
@@ -146,10 +154,12 @@ func (t *told) grants(g *v1alpha1.Grant) {
 	before, now := int64(-1), int64(-1) // what the process knew a moment before the decision, and what it knows
 	t.mu.Lock()
 	for _, k := range slices.Backward(t.knows) {
+		if t.f.wasRewound() && time.Since(k.at) > t.f.sinceRewind() {
+			break // of a store that is gone
+		}
 		now = max(now, k.version)
 		if g.StartedAt.Sub(k.at) >= decidesWithin {
-			before = k.version
-			break
+			before = max(before, k.version) // what comes late may be older than what it knew
 		}
 	}
 	t.mu.Unlock()

@@ -380,7 +380,7 @@ func (c *call) land(what string, after time.Duration) {
 		return
 	}
 	answer := "no answer"
-	if resp, err := c.send(c.t.net); err == nil {
+	if resp, _, err := c.send(c.t.net); err == nil {
 		resp.Body.Close()
 		answer = resp.Status
 	}
@@ -409,8 +409,9 @@ func (c *call) answer() (*http.Response, error) {
 		return c.watch()
 	}
 	type result struct {
-		resp *http.Response
-		err  error
+		resp  *http.Response
+		whole []byte
+		err   error
 	}
 	ctx := c.ctx
 	if c.r.Write() {
@@ -418,34 +419,32 @@ func (c *call) answer() (*http.Response, error) {
 	}
 	done := make(chan result, 1)
 	c.t.start(func() {
-		resp, err := c.send(ctx)
-		done <- result{resp, err}
+		resp, whole, err := c.send(ctx)
+		done <- result{resp, whole, err}
 	})
 	select {
 	case got := <-done:
+		c.whole = got.whole
 		return got.resp, got.err
 	case <-c.ctx.Done():
 		return nil, context.Cause(c.ctx)
 	}
 }
 
-// send sends the request to the next RoundTripper and reads the whole answer.
-func (c *call) send(ctx context.Context) (*http.Response, error) {
+// send sends the request to the next RoundTripper, and returns the answer and all of its body.
+func (c *call) send(ctx context.Context) (*http.Response, []byte, error) {
 	resp, err := c.t.next.RoundTrip(c.copy(ctx))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer resp.Body.Close()
 	whole, err := io.ReadAll(resp.Body)
 	if err != nil {
-		return nil, err
-	}
-	if ctx == c.ctx {
-		c.whole = whole
+		return nil, nil, err
 	}
 	read := *resp
 	read.Body, read.ContentLength = io.NopCloser(bytes.NewReader(whole)), int64(len(whole))
-	return &read, nil
+	return &read, whole, nil
 }
 
 // copy returns the request with another context, and a body that is read from its start.
