@@ -387,6 +387,9 @@ func (t *thief) lease(holder string) {
 	t.people.do(thiefUser, http.MethodPatch, leasePath, map[string]any{"spec": leaseSpec(holder)}, nil)
 }
 
+// stolenTurn begins the IDs of the turns that a thief grants.
+const stolenTurn = "stolen-"
+
 // thiefUser is the user of the thief's requests. It is the coordinator's to the real API server; the one in memory checks no permission, and
 // another name tells the judge which writes are the thief's.
 var thiefUser = v1alpha1.CoordinatorUser(v1alpha1.DefaultLeaseNamespace) + " (stolen)"
@@ -423,7 +426,7 @@ func (t *thief) grant(n *corev1.Node, epoch string, state v1alpha1.State, change
 	}
 	minute := metav1.Duration{Duration: time.Minute}
 	g := v1alpha1.Grant{
-		Turn: fmt.Sprintf("stolen-%08x", t.Uint32()), Epoch: epoch, NodeUID: string(n.UID), BootID: n.Status.NodeInfo.BootID,
+		Turn: fmt.Sprintf("%s%08x", stolenTurn, t.Uint32()), Epoch: epoch, NodeUID: string(n.UID), BootID: n.Status.NodeInfo.BootID,
 		Wants: keys.Wants, Drains: keys.Host.Drains, Changes: keys.Host.Changes, Steps: v1alpha1.StepsDigest(keys.Host.Steps),
 		OSVersion: keys.Host.OSVersion, Policy: v1alpha1.DefaultPolicyName, StartedAt: time.Now(), StageAt: time.Now(),
 		Terms: v1alpha1.Terms{

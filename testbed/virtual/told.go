@@ -148,8 +148,8 @@ func begins(body []byte) *v1alpha1.Grant {
 }
 
 func (t *told) grants(g *v1alpha1.Grant) {
-	if !t.f.ahead.first(g.Turn, "policy") || t.f.wasRewound() && t.f.sinceRewind() < noticesRewind {
-		return // of a turn that has begun, every promotion has the grant too
+	if strings.HasPrefix(g.Turn, stolenTurn) || !t.f.ahead.first(g.Turn, "policy") || t.f.wasRewound() && t.f.sinceRewind() < noticesRewind {
+		return // a leader takes over what a thief has begun; and of a turn that has begun, every promotion has the grant too
 	}
 	before, now := int64(-1), int64(-1) // what the process knew a moment before the decision, and what it knows
 	t.mu.Lock()
