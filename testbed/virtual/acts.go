@@ -32,6 +32,16 @@ var acts = map[Kind]act{
 			}
 		},
 	},
+	kindDenied: {
+		// The watches end as well: otherwise hardly a process would notice that it may not watch.
+		begin: func(e *executor, f Fault) { e.watches(f, func(w *watch) { w.ending = io.EOF }) },
+		end: func(e *executor, f Fault) {
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			e.denied[f.On] = time.Now()
+		},
+		what: func(f Fault) string { return f.Mode },
+	},
 	kindWatchCut: {begin: func(e *executor, f Fault) { e.watches(f, func(w *watch) { w.ending, w.half = errReset, true }) }},
 	kindWatchEnd: {begin: func(e *executor, f Fault) { e.watches(f, func(w *watch) { w.ending = io.EOF }) }},
 	kindWatchHang: {

@@ -27,6 +27,7 @@ const (
 
 	// To a process, its network and its watches.
 	kindCutOff    Kind = "cut-off" // the host's network is down
+	kindDenied    Kind = "denied"  // the API server refuses every request of a class that the host sends
 	kindWatchCut  Kind = "watch-cut"
 	kindWatchEnd  Kind = "watch-end"
 	kindWatchHang Kind = "watch-hang"
@@ -114,9 +115,12 @@ var proxyModes = []string{
 	"404", "404,delivered", "404,plain", "401", "401,plain", "403", "403,plain", "403,delivered", "429,retry", "429,retry,delivered",
 }
 
-// refusals are the answers of an API server that refuses a write, or does not finish it in time: what admission policies and webhooks, its own
-// limits and etcd make of it. With ",delivered" it is carried out.
+// refusals are the answers of an API server that refuses a request, or does not finish it in time: what authentication, authorization, admission
+// policies and webhooks, its own limits and etcd make of it. With ",delivered" it is carried out.
 var refusals = map[string]metav1.Status{
+	"401":           {Code: http.StatusUnauthorized, Reason: metav1.StatusReasonUnauthorized, Message: "Unauthorized"},
+	"403,rbac":      {Code: http.StatusForbidden, Reason: metav1.StatusReasonForbidden, Message: "forbidden: the user cannot do this at the cluster scope"},
+	"404":           {Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound, Message: "the server could not find the requested resource"},
 	"403":           {Code: http.StatusForbidden, Reason: metav1.StatusReasonForbidden, Message: "admission webhook \"virtual\" denied the request"},
 	"409":           {Code: http.StatusConflict, Reason: metav1.StatusReasonConflict, Message: "admission webhook \"virtual\" denied the request: conflict"},
 	"422":           {Code: http.StatusUnprocessableEntity, Reason: metav1.StatusReasonInvalid, Message: "ValidatingAdmissionPolicy 'virtual' denied request"},
@@ -124,6 +128,15 @@ var refusals = map[string]metav1.Status{
 	"500":           {Code: http.StatusInternalServerError, Reason: metav1.StatusReasonInternalError, Message: "Internal error occurred: failed calling webhook \"virtual\""},
 	"504":           {Code: http.StatusGatewayTimeout, Reason: metav1.StatusReasonTimeout, Message: "Timeout: request did not complete within the allotted timeout"},
 	"504,delivered": {Code: http.StatusGatewayTimeout, Reason: metav1.StatusReasonTimeout, Message: "Timeout: request did not complete within the allotted timeout"},
+}
+
+// deniedModes are one of refusals, and the class of the requests that get it: a credential that has expired, a role that somebody changed, a
+// resource whose definition is gone.
+var deniedModes = []string{
+	"401:host", "401:coordinator", "403,rbac:host,get,nodes", "403,rbac:host,list,nodes", "403,rbac:host,watch,nodes", "403,rbac:host,patch,nodes",
+	"403,rbac:host,get,leases", "403,rbac:host,list,pods", "403,rbac:host,create,pods/eviction", "403,rbac:host,patch,hostupdates",
+	"403,rbac:coordinator,list,nodes", "403,rbac:coordinator,patch,nodes", "403,rbac:coordinator,get,leases", "403,rbac:coordinator,update,leases",
+	"403,rbac:coordinator,list,disruptionpolicies", "404:host,list,disruptionpolicies", "404:coordinator,list,disruptionpolicies",
 }
 
 var kinds = map[Kind]kind{
@@ -137,7 +150,8 @@ var kinds = map[Kind]kind{
 	kindTruncate:   {weight: 3, request: true, classes: classesOfReads, modes: []string{modeError, modeClean}},
 	kindRefuse:     {weight: 6, request: true, classes: classesOfWrites, modes: slices.Sorted(maps.Keys(refusals))},
 
-	kindCutOff:    {weight: 4, least: 5 * time.Second, most: 5 * time.Minute},
+	kindCutOff:    {weight: 4, least: 5 * time.Second, most: 30 * time.Minute},
+	kindDenied:    {weight: 4, modes: deniedModes, least: 10 * time.Second, most: 30 * time.Minute},
 	kindWatchCut:  {weight: 3},
 	kindWatchEnd:  {weight: 2},
 	kindWatchHang: {weight: 3, least: 5 * time.Second, most: 10 * time.Minute},
@@ -170,7 +184,7 @@ var kinds = map[Kind]kind{
 		modes: []string{string(clientStopped), string(clientSuspended), string(clientByHand)}, least: 10 * time.Second, most: 30 * time.Minute,
 	},
 
-	kindOutage:     {weight: 3, cluster: true, modes: []string{modeError, modeSilent}, least: time.Second, most: 3 * time.Minute},
+	kindOutage:     {weight: 3, cluster: true, modes: []string{modeError, modeSilent}, least: time.Second, most: 30 * time.Minute},
 	kindClock:      {weight: 2, cluster: true, modes: []string{"3s", "-3s", "29s", "-29s", "40s", "-40s", "1h", "-1h"}, least: time.Second, most: 5 * time.Minute},
 	kindCutWatches: {weight: 3, cluster: true, modes: []string{"", "nodes", "leases", "pods", "disruptionpolicies"}},
 	kindCompact:    {weight: 3, cluster: true},

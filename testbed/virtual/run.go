@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -37,6 +38,7 @@ type executor struct {
 	policy     *v1alpha1.DisruptionPolicy // as it was before the plan changed it; nil if it has not
 	snapshots  []snapshot
 	fired      map[Kind]int
+	denied     map[string]time.Time // when the last refusal of a class of a host's requests was over
 }
 
 // waiting is a fault whose trigger counts requests.
@@ -78,7 +80,7 @@ type act struct {
 const snapshotEvery = 20 * time.Second
 
 func newExecutor(p Plan, log *trace) *executor {
-	e := &executor{plan: p, trace: log, calm: make(chan struct{}), lasting: map[hold]*lasting{}, fired: map[Kind]int{}}
+	e := &executor{plan: p, trace: log, calm: make(chan struct{}), lasting: map[hold]*lasting{}, fired: map[Kind]int{}, denied: map[string]time.Time{}}
 	e.life, e.end = context.WithCancel(context.Background())
 	e.ending, e.quiet = context.WithCancel(e.life)
 	return e
@@ -201,6 +203,11 @@ func (e *executor) decide(r *request) []Fault {
 	var due []Fault
 	if e.outage != "" {
 		due = append(due, Fault{Kind: kindLost, Mode: e.outage})
+	}
+	for _, mode := range deniedModes {
+		if refusal, class, _ := strings.Cut(mode, ":"); e.lasting[hold{kindDenied, r.Process, mode}] != nil && matches(class, r.Class) {
+			due = append(due, Fault{Kind: kindRefuse, Mode: refusal})
+		}
 	}
 	return append(due, e.triggered(r.Process, r.Class)...)
 }
@@ -335,6 +342,21 @@ func (e *executor) finish(a act, f Fault, key hold) {
 	if l.n--; l.n == 0 {
 		delete(e.lasting, key)
 	}
+}
+
+// sinceDenied returns for how long the API server has refused no class of the host's requests; a year if it never has.
+func (e *executor) sinceDenied(host string) time.Duration {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, mode := range deniedModes {
+		if e.lasting[hold{kindDenied, host, mode}] != nil {
+			return 0
+		}
+	}
+	if over, ok := e.denied[host]; ok {
+		return time.Since(over)
+	}
+	return 365 * 24 * time.Hour
 }
 
 // cut implements [controller].

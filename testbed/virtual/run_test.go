@@ -375,17 +375,21 @@ func TestCounts(t *testing.T) {
 // TestNetworks: a host that is cut off, an outage of the API server, and watches that hang, lag and end.
 func TestNetworks(t *testing.T) {
 	for text, want := range map[string]string{
-		"30s cut-off n1 for=20s":         "GET: context deadline exceeded; watch: one@0s two@50s",
-		"30s cut-off n1 for=50s":         "GET: context deadline exceeded; watch: one@0s client connection lost: no answer to pings@1m20s",
-		"30s cut-off n2 for=20s":         "GET: 200; watch: one@0s two@35s",
-		"30s outage for=20s mode=error":  "GET: connection reset by peer; watch: one@0s connection reset by peer@30s",
-		"30s outage for=20s mode=silent": "GET: context deadline exceeded; watch: one@0s connection reset by peer@30s",
-		"30s watch-hang n1 for=20s":      "GET: 200; watch: one@0s client connection lost: no answer to pings@50s",
-		"30s watch-lag n1 for=20s":       "GET: 200; watch: one@0s two@55s",
-		"30s watch-cut n1":               "GET: 200; watch: one@0s tw@35s",
-		"30s watch-end n1":               "GET: 200; watch: one@0s EOF@30s",
-		"30s watch-end n2":               "GET: 200; watch: one@0s two@35s",
-		"8s proxy n1 mode=404 times=2":   "GET: 404; watch: one@0s two@35s",
+		"30s cut-off n1 for=20s":                             "GET: context deadline exceeded; watch: one@0s two@50s",
+		"30s cut-off n1 for=50s":                             "GET: context deadline exceeded; watch: one@0s client connection lost: no answer to pings@1m20s",
+		"30s cut-off n2 for=20s":                             "GET: 200; watch: one@0s two@35s",
+		"30s denied n1 for=20s mode=401:host":                "GET: 401; watch: one@0s EOF@30s",
+		"30s denied n1 for=20s mode=403,rbac:host,get,nodes": "GET: 403; watch: one@0s EOF@30s",
+		"30s denied n1 for=20s mode=401:coordinator":         "GET: 200; watch: one@0s EOF@30s",
+		"30s denied n2 for=20s mode=401:host":                "GET: 200; watch: one@0s two@35s",
+		"30s outage for=20s mode=error":                      "GET: connection reset by peer; watch: one@0s connection reset by peer@30s",
+		"30s outage for=20s mode=silent":                     "GET: context deadline exceeded; watch: one@0s connection reset by peer@30s",
+		"30s watch-hang n1 for=20s":                          "GET: 200; watch: one@0s client connection lost: no answer to pings@50s",
+		"30s watch-lag n1 for=20s":                           "GET: 200; watch: one@0s two@55s",
+		"30s watch-cut n1":                                   "GET: 200; watch: one@0s tw@35s",
+		"30s watch-end n1":                                   "GET: 200; watch: one@0s EOF@30s",
+		"30s watch-end n2":                                   "GET: 200; watch: one@0s two@35s",
+		"8s proxy n1 mode=404 times=2":                       "GET: 404; watch: one@0s two@35s",
 	} {
 		t.Run(text, func(t *testing.T) {
 			var got []string

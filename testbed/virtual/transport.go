@@ -476,7 +476,7 @@ func (c *call) proxyAnswer() *http.Response {
 	return c.respond(code, header, []byte(body))
 }
 
-// refusal returns the API server's own answer to a write that it refuses.
+// refusal returns the API server's own answer to a request that it refuses.
 func (c *call) refusal() *http.Response {
 	status := refusals[c.fault.Mode]
 	status.TypeMeta, status.Status = metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, metav1.StatusFailure
