@@ -254,11 +254,11 @@ func TestHooksStartByTheRead(t *testing.T) {
 			t.Errorf("they are asked for until %v after the first read", units.by.Sub(began))
 		}
 		h.stopOthers(t.Context(), v1alpha1.StateBeforeDrain, step.DoHooks)
-		if synctest.Wait(); units.stopped {
+		if synctest.Wait(); units.stopped.Load() {
 			t.Error("they are stopped although they are the effect of the decision")
 		}
 		h.stopOthers(t.Context(), v1alpha1.StateBeforeDrain, step.DoNothing)
-		if h.hooks.Wait(); !units.stopped {
+		if h.hooks.Wait(); !units.stopped.Load() {
 			t.Error("they are not stopped")
 		}
 	})
@@ -283,8 +283,8 @@ func TestHookUnitsHaveTheirTime(t *testing.T) {
 			}{{5*time.Minute - 1, false}, {1, abort}} {
 				time.Sleep(c.after)
 				synctest.Wait()
-				if w := h.hooks.Work(effect.StageOf(h.facts()), ""); (w.Failed != "") != c.ended || w.Running == c.ended || units.stopped != c.ended {
-					t.Errorf("abort %t, %v later: %+v, stopped %t; expected that they have ended: %t", abort, c.after, w, units.stopped, c.ended)
+				if w := h.hooks.Work(effect.StageOf(h.facts()), ""); (w.Failed != "") != c.ended || w.Running == c.ended || units.stopped.Load() != c.ended {
+					t.Errorf("abort %t, %v later: %+v, stopped %t; expected that they have ended: %t", abort, c.after, w, units.stopped.Load(), c.ended)
 				}
 			}
 			h.stopOthers(t.Context(), v1alpha1.StateBeforeDrain, step.DoNothing)

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -177,7 +178,7 @@ type hookUnits struct {
 	fails   error
 	hangs   bool      // Running does not answer
 	by      time.Time // until when the last units were asked for
-	stopped bool
+	stopped atomic.Bool
 }
 
 func (u *hookUnits) Running(ctx context.Context, _ []string) ([]string, error) {
@@ -190,7 +191,7 @@ func (u *hookUnits) Running(ctx context.Context, _ []string) ([]string, error) {
 func (u *hookUnits) WatchJobs(context.Context, []string, func()) error { return nil }
 func (u *hookUnits) Wanted(context.Context, string) ([]string, error)  { return nil, nil }
 func (u *hookUnits) Begun(context.Context, []string) ([]string, error) { return nil, nil }
-func (u *hookUnits) StopTarget(context.Context, string) error          { u.stopped = true; return nil }
+func (u *hookUnits) StopTarget(context.Context, string) error          { u.stopped.Store(true); return nil }
 func (u *hookUnits) RunTarget(ctx context.Context, _ string, by time.Time, _ func([]systemd.UnitState)) ([]systemd.UnitState, error) {
 	u.by = by
 	<-ctx.Done()
