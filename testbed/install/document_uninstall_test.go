@@ -40,13 +40,13 @@ func TestUninstallAsWritten(t *testing.T) {
 	})
 
 	in.next("One host") // the variable
-	in.says(in.next("One host"), 1, "node-3  has left", "1 node left.", "\n  kubectl label node node-3 lockkeeper.dev/managed-")
+	in.says(in.next("One host"), 1, "node-3  has left", "1 node has left.", "\n  kubectl label node node-3 lockkeeper.dev/managed-")
 	in.node("to have left", func(n *corev1.Node) bool { return bare("false")(nil, n) })
 	in.hosts[2].StopLockkeeper()
 	in.next("One host")
 	in.node("to be as it was before", func(n *corev1.Node) bool { return bare("")(nil, n) })
 
-	in.says(in.next("A fleet"), 1, "node-1  has left", "node-2  has left", "3 nodes left.")
+	in.says(in.next("A fleet"), 1, "node-1  has left", "node-2  has left", "3 nodes have left.")
 	in.until("to have left", soon, bare("false"))
 
 	// The fleet comes back, and its coordinators go first.
@@ -58,7 +58,7 @@ func TestUninstallAsWritten(t *testing.T) {
 	in.hosts[0].StopLockkeeper()
 	in.hosts[1].StopLockkeeper()
 	in.holder("to be nobody after the coordinators have gone", nobody)
-	in.says(in.next("Without a coordinator"), 1, "3 nodes left.")
+	in.says(in.next("Without a coordinator"), 1, "3 nodes have left.")
 	in.until("to have left without a coordinator", soon, bare("false"))
 
 	in.hosts[2].StopLockkeeper()

@@ -128,7 +128,7 @@ func TestLeave(t *testing.T) {
 	undelay()
 	out, said = leave.ends(0)
 	s.shows(said, "  "+reboots+"  rebooting", "waits for the host to reboot", "Z  "+reboots+"  has left\n")
-	s.shows(out, "4 nodes left.", "kubectl label node "+strings.Join(leaving, " ")+" lockkeeper.dev/managed-")
+	s.shows(out, "4 nodes have left.", "kubectl label node "+strings.Join(leaving, " ")+" lockkeeper.dev/managed-")
 	if s.Host(reboots).Version() != newVersion {
 		t.Errorf("%s runs %s: its turn was not finished", reboots, s.Host(reboots).Version())
 	}
@@ -153,7 +153,7 @@ func TestLeave(t *testing.T) {
 	}
 	check("later")
 	out, _ = s.starts("leave", "--yes", idle).ends(0) // once more
-	s.shows(out, "already labeled", "1 node left.")
+	s.shows(out, "already labeled", "1 node has left.")
 	budget.lift()
 	// A node that is managed again joins as on the first day.
 	s.Label(idle, v1alpha1.LabelManaged, nil)
@@ -179,7 +179,7 @@ func TestLeaveWithoutCoordinator(t *testing.T) {
 		t.Errorf("node-2 has %q", got)
 	}
 	out, _ := s.starts("leave", "--without-coordinator", "--all", "--yes").ends(0)
-	s.shows(out, "2 nodes left.")
+	s.shows(out, "2 nodes have left.")
 	for _, name := range []string{"node-1", "node-2"} {
 		if got := s.remains(name); got != "managed=false" || s.hasHostUpdate(name) {
 			t.Errorf("%s has %q, HostUpdate %t", name, got, s.hasHostUpdate(name))
