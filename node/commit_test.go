@@ -601,7 +601,8 @@ func TestNodeThatIsGone(t *testing.T) {
 	})
 }
 
-// TestHealthWithoutSystemd checks that a boot does not count as complete while systemd is not on the bus.
+// TestHealthWithoutSystemd checks that a boot does not count as complete while systemd is not on the bus, nor a unit as active
+// while systemd does not report on it.
 func TestHealthWithoutSystemd(t *testing.T) {
 	dir, err := os.MkdirTemp("", "bus") // t.TempDir can be too long for a socket's name
 	must(t, err)
@@ -619,8 +620,37 @@ func TestHealthWithoutSystemd(t *testing.T) {
 		return err == nil || errors.Is(err, systemd.ErrAbsent)
 	})
 	if got := h.unhealthy(t.Context(), nil); !strings.Contains(got, "systemd does not say whether the boot is complete") {
-		t.Errorf("without units: %q", got)
+		t.Errorf("without systemd: %q", got)
 	}
+	conn, err := dbus.Connect(h.Units.Bus.Address)
+	must(t, err)
+	t.Cleanup(func() { conn.Close() })
+	must(t, conn.Export(bootedSystemd{}, "/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager"))
+	must(t, conn.Export(bootedSystemd{}, "/boot", "org.freedesktop.DBus.Properties"))
+	_, err = conn.RequestName("org.freedesktop.systemd1", 0)
+	must(t, err)
+	if got := h.unhealthy(t.Context(), nil); got != "" {
+		t.Errorf("after the boot: %q", got)
+	}
+	if got := h.unhealthy(t.Context(), []string{"a.service"}); !strings.Contains(got, "systemd does not say whether a.service is active") {
+		t.Errorf("with a unit: %q", got)
+	}
+}
+
+// bootedSystemd plays a systemd that has completed the boot, and answers for no other unit than boot-complete.target.
+type bootedSystemd struct{}
+
+func (bootedSystemd) LoadUnit(name string) (dbus.ObjectPath, *dbus.Error) {
+	if name != "boot-complete.target" {
+		return "/", dbus.MakeFailedError(errors.New("no answer"))
+	}
+	return "/boot", nil
+}
+
+func (bootedSystemd) GetAll(string) (map[string]dbus.Variant, *dbus.Error) {
+	return map[string]dbus.Variant{
+		"Id": dbus.MakeVariant("boot-complete.target"), "LoadState": dbus.MakeVariant("loaded"), "ActiveState": dbus.MakeVariant("active"),
+	}, nil
 }
 
 // failingEngine plays an update engine whose answers are errors.
