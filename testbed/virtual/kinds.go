@@ -130,8 +130,8 @@ var refusals = map[string]metav1.Status{
 	"504,delivered": {Code: http.StatusGatewayTimeout, Reason: metav1.StatusReasonTimeout, Message: "Timeout: request did not complete within the allotted timeout"},
 }
 
-// deniedModes are one of refusals, and the class of the requests that get it: a credential that has expired, a role that somebody changed, a
-// resource whose definition is gone.
+// deniedModes are one of refusals, and the class of the requests that get it: a credential that has expired, a role that was changed, a resource
+// whose definition is gone.
 var deniedModes = []string{
 	"401:host", "401:coordinator", "403,rbac:host,get,nodes", "403,rbac:host,list,nodes", "403,rbac:host,watch,nodes", "403,rbac:host,patch,nodes",
 	"403,rbac:host,get,leases", "403,rbac:host,list,pods", "403,rbac:host,create,pods/eviction", "403,rbac:host,patch,hostupdates",
