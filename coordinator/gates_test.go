@@ -75,7 +75,10 @@ func TestGatesOfTurnsOfAnotherPolicy(t *testing.T) {
 func TestGatesOfATerm(t *testing.T) {
 	asked := make(chan string, 1)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		asked <- r.URL.Path + " " + r.Header.Get("Authorization") + " " + r.Header.Get("User-Agent")
+		select {
+		case asked <- r.URL.Path + " " + r.Header.Get("Authorization") + " " + r.Header.Get("User-Agent"):
+		default: // it is asked again, and the test looks at the first query
+		}
 		w.Write([]byte(`{"status":"success","data":{"resultType":"vector","result":[]}}`))
 	}))
 	defer server.Close()
@@ -95,7 +98,7 @@ func TestGatesOfATerm(t *testing.T) {
 	gates.Ask([]gate.Query{{Key: key, Expr: "x > 0"}})
 	select {
 	case <-l.kick:
-	case <-time.After(time.Minute):
+	case <-time.After(10 * time.Second):
 		t.Fatal("the leader does not decide again")
 	}
 	if got, want := <-asked, "/api/v1/query Bearer secret lockkeeper-coordinator/v1"; got != want || !gates.Answers()[key].Open {
