@@ -92,7 +92,7 @@ func TestTroubleNamesWhatIsThere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &Host{name: "n1", log: slog.New(slog.DiscardHandler), client: client, view: kube.WatchNode(&kubernetes.Clientset{}, "n1", func() {})}
+	h := &Host{name: "n1", log: slog.New(slog.DiscardHandler), inputs: inputs{client: client, view: kube.WatchNode(&kubernetes.Clientset{}, "n1", func() {})}}
 	shows := func(state v1alpha1.State, version string) {
 		h.view.Overlay(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "u1", ResourceVersion: version,
 			Labels: map[string]string{v1alpha1.LabelState: string(state)}, Annotations: map[string]string{v1alpha1.AnnotationTurn: "t1"}}})

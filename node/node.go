@@ -134,57 +134,82 @@ type Host struct {
 	self self
 	kick chan struct{}
 
-	sentinels *source.Sentinels
-	managers  *source.Managers
-	fleetLock *fleetlock.Server // nil: there is none
-	pods      *nodePods         // nil before makeEffects
-
-	// Only the loop's goroutine uses the fields below, except those that mu guards.
-	client       *kube.Client
-	identity     any // the client's, when the host asked for the name of its Node
-	view         *kube.NodeWatch
-	parsed       *corev1.Node // the version of the Node that parsedFacts are of
-	parsedFacts  turn.Node
-	policies     *kube.Policies[policy.Policy]
-	policyMemory step.PolicyMemory
-	fresh        *freshRead
-	refusal      refusal
-	drain        *effect.Drain
-	progress     drain.Progress // of the drain, as of the last observation
-	hooks        *effect.Hooks
-	apply        *effect.Apply
-	reboot       *effect.Reboot
-	shutdown     *effect.Shutdown
-	hookUnits    *effect.HookStages
-	watched      *watched.Watcher
-	engine       *source.Engine
-	announced    step.Announcement
-	sessions     []systemd.Session // that the reboot waits for, as of the last observation
-	windows      step.Windows      // as of the last observation
-	blockOff     bool              // Block is off for the next turn, and that was logged
-	delay        step.LoadBalancerDelay
-	delayLeft    time.Duration // of the load balancers' delay, as of the last observation
-	settled      bool          // see resume
-	observed     local.Host    // the record of the last observation
-	rested       local.Host    // the record of the last decision without a read or a write
-	reported     local.Host    // the last record that was reported
-	failures     int           // failed rounds in a row
-	writes       *rate.Limiter // of writes to the Node
-	troubled     loggedTrouble
-	blockers     blockers
-	inhibitors   []systemd.Inhibitor // those that block a shutdown, as of the last observation
-	leader       step.LeaderCheck
-	beat         *systemd.Beat
-	hostUpdate   *publish.HostUpdate
-	conditions   *publish.Conditions
-	events       *publish.Events
-
-	coordinatorFile   *updateengine.CoordinatorFile
-	coordinatorFailed bool // the last write failed, and the failure was logged
+	// Embedded by what they are for. Only the loop's goroutine uses their fields.
+	inputs
+	effects
+	outputs
+	findings
+	memory
 
 	mu       sync.Mutex
 	name     string // the Node's name, "" until it is known; only the loop's goroutine writes it
 	settings Settings
+}
+
+// inputs is what the loop observes.
+type inputs struct {
+	client   *kube.Client
+	identity any // the client's, when the host asked for the name of its Node
+	view     *kube.NodeWatch
+	policies *kube.Policies[policy.Policy]
+
+	engine    *source.Engine
+	sentinels *source.Sentinels
+	watched   *watched.Watcher
+	managers  *source.Managers
+	hookUnits *effect.HookStages
+	fleetLock *fleetlock.Server // nil: there is none
+	pods      *nodePods         // nil before makeEffects
+}
+
+// effects is what acts on the host and on its pods.
+type effects struct {
+	drain    *effect.Drain
+	hooks    *effect.Hooks
+	apply    *effect.Apply
+	reboot   *effect.Reboot
+	shutdown *effect.Shutdown
+}
+
+// outputs is where the host reports.
+type outputs struct {
+	writes          *rate.Limiter // of writes to the Node
+	hostUpdate      *publish.HostUpdate
+	conditions      *publish.Conditions
+	events          *publish.Events
+	beat            *systemd.Beat
+	coordinatorFile *updateengine.CoordinatorFile
+}
+
+// findings is what the last observation found and the decision does not need.
+type findings struct {
+	progress   drain.Progress      // of the drain
+	sessions   []systemd.Session   // that the reboot waits for
+	inhibitors []systemd.Inhibitor // those that block a shutdown
+	windows    step.Windows
+	delayLeft  time.Duration // of the load balancers' delay
+	observed   local.Host    // the record of the observation
+}
+
+// memory is what one round of the loop leaves to later ones. A new process starts without it.
+type memory struct {
+	parsed       *corev1.Node // the version of the Node that parsedFacts are of
+	parsedFacts  turn.Node
+	policyMemory step.PolicyMemory
+	fresh        *freshRead
+	refusal      refusal
+	announced    step.Announcement
+	delay        step.LoadBalancerDelay
+	leader       step.LeaderCheck
+	blockers     blockers
+	settled      bool       // see resume
+	rested       local.Host // the record of the last decision without a read or a write
+	reported     local.Host // the last record that was reported
+	failures     int        // failed rounds in a row
+	troubled     loggedTrouble
+	// blockOff says that Block is off for the next turn, and that this was logged; coordinatorFailed that the last write of
+	// coordinator.conf failed, and that this was logged.
+	blockOff, coordinatorFailed bool
 }
 
 // New reads the host's boot ID, uptime and OS, and returns a Host.
@@ -204,8 +229,8 @@ func New(o Options) (*Host, error) {
 	for _, err := range self.unread {
 		o.Log.Warn("cannot read a file that describes this host's OS; the values from it are published as empty", "err", err)
 	}
-	h := &Host{Options: o, log: o.Log, self: self, settings: o.Settings,
-		kick: make(chan struct{}, 1), writes: rate.NewLimiter(rate.Every(writeEvery), writesAtOnce)}
+	h := &Host{Options: o, log: o.Log, self: self, settings: o.Settings, kick: make(chan struct{}, 1)}
+	h.writes = rate.NewLimiter(rate.Every(writeEvery), writesAtOnce)
 	h.hostUpdate = publish.NewHostUpdate(publish.Options{
 		Log: o.Log, Version: o.Version, StateDir: filepath.Join(o.Root, StateDir), Coordinator: o.Coordinator,
 		FirstRead: func() {

@@ -109,21 +109,22 @@ func begins(s rollout.Snapshot, out *rollout.Outcome) (at, notBefore map[string]
 
 // simulation simulates the rest of a rollout.
 type simulation struct {
-	acrossWindows bool                 // nodes wait for the next window
-	begin         map[string]time.Time // when each node was granted its turn
-	notBefore     map[string]time.Time // see canaries.earliest
-	canaries      *canaries
 	now           time.Time
-	lines         []line
-	byName        map[string]*line
-	total         int // how many of all nodes may be unavailable
-	taken         int // how many of all nodes are unavailable
-	waiting       []*simulatedNode
-	running       []*simulatedNode
-	seen          map[string][]time.Duration // durations of finished turns, by turnKind
-	slots         map[string][]string        // by node, the policies in which it counts as unavailable
-	controlPlane  map[string]bool            // the control-plane nodes that keep others from their turns
-	unmatched     int                        // nodes that want something and that no policy selects
+	acrossWindows bool // nodes wait for the next window
+
+	waiting, running []*simulatedNode
+	lines            []line
+	byName           map[string]*line
+	canaries         *canaries
+	total, taken     int                        // how many of all nodes may be unavailable, and how many are
+	slots            map[string][]string        // by node, the policies in which it counts as unavailable
+	controlPlane     map[string]bool            // the control-plane nodes that keep others from their turns
+	seen             map[string][]time.Duration // durations of finished turns, by turnKind
+
+	// The results, besides those in lines.
+	begin     map[string]time.Time // when each node was granted its turn
+	notBefore map[string]time.Time // see canaries.earliest
+	unmatched int                  // nodes that want something and that no policy selects
 }
 
 // line is one policy's part of the simulation.
@@ -160,24 +161,15 @@ type simulatedNode struct {
 }
 
 func newSimulation(s rollout.Snapshot, out *rollout.Outcome, held map[string]v1alpha1.Reason, acrossWindows bool) *simulation {
-	c := &simulation{acrossWindows: acrossWindows, begin: map[string]time.Time{}, notBefore: map[string]time.Time{}, canaries: newCanaries(s), now: s.Now, total: math.MaxInt, taken: out.Unavailable, byName: map[string]*line{}, seen: map[string][]time.Duration{}, slots: map[string][]string{}, controlPlane: map[string]bool{}}
-	c.lines = make([]line, len(out.Policies))
-	for i := range out.Policies {
-		f := &out.Policies[i]
-		l := &c.lines[i]
-		l.figures, l.Policy, l.taken, l.next = f, &s.Policies[i], f.Unavailable, f.Settling
-		l.shut = l.closed(s.Now, acrossWindows)
-		c.byName[f.Name] = l
-		if t := s.Policies[i].MaxUnavailableTotal; t != nil {
-			c.total = min(c.total, t.Of(out.Managed))
-		}
+	c := &simulation{
+		now: s.Now, acrossWindows: acrossWindows,
+		lines: make([]line, len(out.Policies)), byName: map[string]*line{}, canaries: newCanaries(s),
+		total: math.MaxInt, taken: out.Unavailable, slots: map[string][]string{}, controlPlane: map[string]bool{},
+		seen: map[string][]time.Duration{}, begin: map[string]time.Time{}, notBefore: map[string]time.Time{},
 	}
+	c.addLines(s.Policies, out)
 	for _, slot := range out.Slots {
 		c.slots[slot.Node] = slot.Policies
-	}
-	place := map[string]int{}
-	for i, name := range out.Queue() {
-		place[name] = i + 1
 	}
 	nodes := make(map[string]*turn.Node, len(s.Nodes))
 	for i := range s.Nodes {
@@ -193,29 +185,56 @@ func newSimulation(s rollout.Snapshot, out *rollout.Outcome, held map[string]v1a
 		}
 	}
 	for i := range out.Verdicts {
-		v, n := &out.Verdicts[i], nodes[out.Verdicts[i].Node]
+		v := &out.Verdicts[i]
 		reason, known := held[v.Node]
 		if !known {
 			reason = v.Held
 		}
-		switch l := c.byName[v.Policy]; {
-		case !n.InTurn() && (n.State == v1alpha1.StateAbsent || !n.Wants.Something()):
-		case l == nil:
-			c.unmatched++
-		default:
-			c.add(n, l, reason)
-		}
+		c.add(nodes[v.Node], c.byName[v.Policy], reason)
 	}
-	// Nodes that are not in the queue yet come last.
-	slices.SortStableFunc(c.waiting, func(a, b *simulatedNode) int {
-		return cmp.Compare(cmp.Or(place[a.Name], math.MaxInt), cmp.Or(place[b.Name], math.MaxInt))
-	})
+	c.sortWaiting(out.Queue())
 	return c
 }
 
-// add counts a node as in a turn, waiting for its turn, or held.
+// addLines adds the policies.
+func (c *simulation) addLines(policies policy.Set, out *rollout.Outcome) {
+	for i := range out.Policies {
+		f := &out.Policies[i]
+		l := &c.lines[i]
+		l.figures, l.Policy, l.taken, l.next = f, &policies[i], f.Unavailable, f.Settling
+		l.shut = l.closed(c.now, c.acrossWindows)
+		c.byName[f.Name] = l
+		if t := l.MaxUnavailableTotal; t != nil {
+			c.total = min(c.total, t.Of(out.Managed))
+		}
+	}
+}
+
+// sortWaiting sorts the waiting nodes like the queue. Nodes that are not in it yet come last.
+func (c *simulation) sortWaiting(queue []string) {
+	place := make(map[string]int, len(queue))
+	for i, name := range queue {
+		place[name] = i
+	}
+	at := func(g *simulatedNode) int {
+		if i, ok := place[g.Name]; ok {
+			return i
+		}
+		return len(queue)
+	}
+	slices.SortStableFunc(c.waiting, func(a, b *simulatedNode) int { return cmp.Compare(at(a), at(b)) })
+}
+
+// add counts a node that is in a turn, waits for its turn, or is held. l is nil if no policy selects it.
 func (c *simulation) add(n *turn.Node, l *line, held v1alpha1.Reason) {
 	inTurn := n.InTurn()
+	if !inTurn && (n.State == v1alpha1.StateAbsent || !n.Wants.Something()) {
+		return
+	}
+	if l == nil {
+		c.unmatched++
+		return
+	}
 	l.Left++
 	g := &simulatedNode{Node: n, line: l, counts: c.slots[n.Name]}
 	var changes []v1alpha1.Change
