@@ -8,8 +8,8 @@ import (
 )
 
 // Text returns the record as the line that `systemctl status` shows: the host's state, what it
-// does or waits for and since when, any trouble with the API server, and what it wants. The most
-// important part comes first, because systemd cuts long lines.
+// does or waits for and since when, any trouble with the API server or the kubeconfig, and what it
+// wants. The most important part comes first, because systemd cuts long lines.
 func (h Host) Text() string {
 	var b strings.Builder
 	s := &h
@@ -44,7 +44,11 @@ func (h Host) Text() string {
 		b.WriteString(since)
 	}
 	if s.API != nil {
-		fmt.Fprintf(&b, "; trouble with the API server%s: %s", since, s.API.Error)
+		with := "the API server"
+		if s.API.Local {
+			with = "this host's kubeconfig"
+		}
+		fmt.Fprintf(&b, "; trouble with %s%s: %s", with, since, s.API.Error)
 	}
 	if aim != "" {
 		b.WriteString("; " + aim)

@@ -192,6 +192,19 @@ func TestStatusIsReadAsWritten(t *testing.T) {
 	}
 }
 
+// TestTroubleNamesWhatToLookAt checks that the line blames the API server only for what is not this host's own kubeconfig.
+func TestTroubleNamesWhatToLookAt(t *testing.T) {
+	for own, want := range map[bool]string{
+		false: "idle; trouble with the API server since 2026-11-21 13:00:00 UTC: refused",
+		true:  "idle; trouble with this host's kubeconfig since 2026-11-21 13:00:00 UTC: refused",
+	} {
+		h := Host{Node: "n1", State: v1alpha1.StateIdle, Since: time.Date(2026, 11, 21, 13, 0, 0, 0, time.UTC), API: &Failure{Error: "refused", Local: own}}
+		if is := h.Text(); is != want {
+			t.Errorf("local %t: %q, expected %q", own, is, want)
+		}
+	}
+}
+
 // A reader never meets half a file.
 func TestStatusIsNeverTorn(t *testing.T) {
 	dir := t.TempDir()
