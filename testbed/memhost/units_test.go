@@ -170,6 +170,28 @@ func TestManage(t *testing.T) {
 	})
 }
 
+// TestBounds checks that lockkeeper waits neither for the restart of a unit without a timeout, nor for a unit that does not stop, longer than it says.
+func TestBounds(t *testing.T) {
+	play(t, Options{}, func(t *testing.T, w *world) {
+		took := func(bound time.Duration, call func() error, want string) {
+			t.Helper()
+			began := time.Now()
+			err := call()
+			if d := time.Since(began); err == nil || !strings.Contains(err.Error(), want) || d < bound || d > bound+time.Minute {
+				t.Errorf("%v after %v, expected %q after %v", err, d, want, bound)
+			}
+		}
+		w.Units().Set("app.service", Unit{RemainAfterExit: true, Active: "active", Hangs: true})
+		took(15*time.Minute, func() error {
+			_, err := w.units.Restart(t.Context(), "app.service", time.Now().Add(time.Minute))
+			return err
+		}, "app.service took longer than 15m0s: journalctl -u app.service")
+		w.Units().Set(target, Unit{Requires: []string{"a.service"}})
+		w.Units().Set("a.service", Unit{Active: "active", StopTakes: time.Hour})
+		took(2*time.Minute, func() error { return w.units.StopTarget(t.Context(), target) }, "stopping a.service: not stopped within 2m0s")
+	})
+}
+
 // TestHangEnds checks that a start that hangs continues once the unit's definition no longer has it hang, with the new definition's result.
 func TestHangEnds(t *testing.T) {
 	for _, result := range []string{"success", "exit-code"} {
