@@ -30,17 +30,14 @@ var acts = map[Kind]act{
 			for _, t := range e.of(f.On) {
 				t.eachWatch("", func(w *watch) { w.resume(f.For < silence) })
 			}
+			e.answersAgain(f.On)
 		},
 	},
 	kindDenied: {
 		// The watches end as well: otherwise hardly a process would notice that it may not watch.
 		begin: func(e *executor, f Fault) { e.watches(f, func(w *watch) { w.ending = io.EOF }) },
-		end: func(e *executor, f Fault) {
-			e.mu.Lock()
-			defer e.mu.Unlock()
-			e.denied[f.On] = time.Now()
-		},
-		what: func(f Fault) string { return f.Mode },
+		end:   func(e *executor, f Fault) { e.answersAgain(f.On) },
+		what:  func(f Fault) string { return f.Mode },
 	},
 	kindWatchCut: {begin: func(e *executor, f Fault) { e.watches(f, func(w *watch) { w.ending, w.half = errReset, true }) }},
 	kindWatchEnd: {begin: func(e *executor, f Fault) { e.watches(f, func(w *watch) { w.ending = io.EOF }) }},
@@ -140,7 +137,10 @@ var acts = map[Kind]act{
 				t.eachWatch("", func(w *watch) { w.ending = errReset })
 			}
 		},
-		end: func(e *executor, _ Fault) { e.setOutage("") },
+		end: func(e *executor, _ Fault) {
+			e.setOutage("")
+			e.answersAgain("")
+		},
 	},
 	kindClock: {
 		begin: func(e *executor, f Fault) {

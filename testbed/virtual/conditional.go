@@ -40,7 +40,7 @@ func (c conditional) RoundTrip(r *http.Request) (*http.Response, error) {
 		switch version, ok := conditionalOn(body); {
 		case !ok:
 			c.f.problem("Precondition: %s: %s %s has no %s", c.host, r.Method, r.URL.Path, what)
-		case version > c.f.Server.Revision() && min(c.f.sinceRewind(), c.f.exec.sinceDenied(c.host)) > noticesRewind:
+		case version > c.f.Server.Revision() && min(c.f.sinceRewind(), c.f.exec.sinceAnswered(c.host)) > noticesRewind:
 			c.f.problem("Rewind: %s: %s %s names version %d %v after the store was set back, and the store is at %d",
 				c.host, r.Method, r.URL.Path, version, c.f.sinceRewind().Round(time.Second), c.f.Server.Revision())
 		}
@@ -90,7 +90,7 @@ func precondition(r *http.Request) string {
 	return ""
 }
 
-// noticesRewind is how long a process may take to notice that the store was set back, unless its reads are refused: one of its watches may hang for
+// noticesRewind is how long a process may take to notice that the store was set back, unless its reads are not answered: one of its watches may hang for
 // ten minutes.
 const noticesRewind = 12 * time.Minute
 

@@ -123,6 +123,7 @@ type Fleet struct {
 	set         map[exclusion]bool   // the exclusions that hosts have set
 	left        map[exclusion]string // the others, as admins have left them
 	blocks      blocks
+	past        past
 	policyHolds []policyHold        // since the store was set back last, in the order of their versions
 	evicted     map[string]accepted // the evictions of which a host knows that they were accepted, by the pod's UID
 }
@@ -139,7 +140,7 @@ const (
 // and closed there.
 func New(dir string, o Options) *Fleet {
 	o.Candidates = cmp.Or(o.Candidates, o.Hosts)
-	f := &Fleet{Server: apiserver.New(), opts: o, dir: dir, began: time.Now(), kick: make(chan struct{}, 1), evicted: map[string]accepted{},
+	f := &Fleet{Server: apiserver.New(), opts: o, dir: dir, began: time.Now(), kick: make(chan struct{}, 1), evicted: map[string]accepted{}, past: newPast(),
 		nodes: map[string]turn.Node{}, set: map[exclusion]bool{}, left: map[exclusion]string{},
 		blocks: blocks{map[types.UID]blocker{}, map[string]time.Time{}}}
 	f.ctx, f.end = context.WithCancel(context.Background())
@@ -293,6 +294,7 @@ func (f *Fleet) rewind(s *apiserver.Snapshot) {
 	f.restoredExclusions()
 	f.restoredBlocks()
 	f.restoredHolds()
+	f.restoredPast()
 	for _, m := range f.hosts {
 		obj := f.Node(m.name)
 		m.restoredHooks(obj)
@@ -335,6 +337,7 @@ func (f *Fleet) wrote(w apiserver.Write) {
 		}
 		f.judgeExclusions(&w, f.excuse(&w) != "")
 		f.followBlocks(obj)
+		f.judgeTurns(&w, f.excuse(&w) != "")
 		f.Judge.Node(w.Revision, time.Now(), w.Name, obj)
 		if f.excuse(&w) == "" {
 			f.judgeGrant(obj)
@@ -354,6 +357,7 @@ func (f *Fleet) wrote(w apiserver.Write) {
 		case w.Name == brokenRules:
 		case w.Object != nil:
 			spec := f.specOf(w.Object)
+			f.followSettle(&spec)
 			if w.Name != canaryPolicy { // of this one, the other one's total is the limit
 				f.Judge.SetBudget(time.Now(), f.budget(&spec))
 			}

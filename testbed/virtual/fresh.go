@@ -122,11 +122,35 @@ func (m *Machine) delayed(t membus.Transit) membus.Verdict {
 			m.applies("it calls " + method)
 		}
 	case t.Method == rebootCall && !m.callsReboot(t.Conn):
+		m.judgeSessions(m.mem.Logind().Sessions())
 		m.mu.Lock()
 		m.reads.calls[memhost.RebootFrom(t.Conn, t.Serial)] = time.Now()
 		m.mu.Unlock()
 	}
 	return membus.Verdict{Delay: time.Duration(m.busDelay.Load())}
+}
+
+// sessionDelay is how long hosts warn users who are logged in before they reboot, if the turn leaves enough time.
+const sessionDelay = 5 * time.Minute
+
+// judgeSessions checks the host's call for a reboot: users who were logged in when it checked that last had their time, which begins in the stage at
+// the earliest.
+func (m *Machine) judgeSessions(sessions []memhost.Session) {
+	m.f.mu.Lock()
+	n, stolen := m.f.nodes[m.name], m.f.attack.Thief
+	m.f.mu.Unlock()
+	m.mu.Lock()
+	thawed := time.Since(m.reads.thawed) < clockSlack // what was sent before the process was frozen
+	m.mu.Unlock()
+	if n.State != v1alpha1.StateRebooting || !n.Ours() || stolen || thawed {
+		return
+	}
+	delay, had := min(sessionDelay, n.Grant.Terms.Rebooting.Duration/2), time.Since(n.Grant.StageAt)
+	for _, s := range sessions {
+		if logged := time.Since(s.Since); logged > mostAge+clockSlack && had < delay {
+			m.f.problem("Sessions: %s calls for its reboot %v after its stage began, and %s has been logged in for %v", m.name, had, s.User, logged)
+		}
+	}
 }
 
 // happened takes an event of the host.

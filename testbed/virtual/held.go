@@ -36,6 +36,9 @@ func (f *Fleet) judgeLeader(lease *coordinationv1.Lease) {
 	}
 	if h := lease.Spec.HolderIdentity; h != nil {
 		now.holder = *h
+		if _, known := f.past.terms[now.holder]; !known {
+			f.past.terms[now.holder] = now.since
+		}
 	}
 	_, now.stopped = lease.Annotations[v1alpha1.AnnotationStop]
 	if was := f.leader; was.holder == now.holder && was.stopped == now.stopped && time.Since(was.renewed) < leaseLasts {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/node/turn"
@@ -73,7 +74,28 @@ func (m *Machine) hostUpdateLacks(n turn.Node) string {
 	if s := u.Status; s.Wants != n.Wants || s.State != v1alpha1.UpdateName(n.State) {
 		return fmt.Sprintf("its HostUpdate says state %q and wants %q, its Node %q and %q", s.State, s.Wants, n.State, n.Wants)
 	}
+	for _, c := range u.Status.Conditions {
+		if !hasArrived(&c, n.Last, n.Retry) {
+			return fmt.Sprintf("its HostUpdate says %s=%s (%s: %s)", c.Type, c.Status, c.Reason, c.Message)
+		}
+	}
 	return ""
+}
+
+// hasArrived reports whether a HostUpdate may have the condition when the host has arrived: nothing runs, blocks, or is unhealthy, and Failed is True only
+// for a failure that no retry has cleared.
+func hasArrived(c *metav1.Condition, last *v1alpha1.Last, retry string) bool {
+	switch is := c.Status == metav1.ConditionTrue; c.Type {
+	case v1alpha1.ConditionBlocked:
+		return !is
+	case v1alpha1.ConditionFailed:
+		return !is || last != nil && last.Result == v1alpha1.ResultFailed && last.Turn != retry
+	case v1alpha1.ConditionEngineReachable, v1alpha1.ConditionSourcesReadable, v1alpha1.ConditionCredentialValid, v1alpha1.ConditionClusterReachable,
+		v1alpha1.ConditionCoordinatorHealthy:
+		return is
+	default:
+		return c.Reason != v1alpha1.ConditionReasonRunning
+	}
 }
 
 // lastVersion is what the hosts of a fleet with a canary arrive at. Otherwise they would wait forever for a version that the canary skipped.

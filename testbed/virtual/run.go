@@ -38,7 +38,7 @@ type executor struct {
 	policy     *v1alpha1.DisruptionPolicy // as it was before the plan changed it; nil if it has not
 	snapshots  []snapshot
 	fired      map[Kind]int
-	denied     map[string]time.Time // when the last refusal of a class of a host's requests was over
+	answered   map[string]time.Time // since when the API server answers a host again; "" is all hosts
 }
 
 // waiting is a fault whose trigger counts requests.
@@ -80,7 +80,7 @@ type act struct {
 const snapshotEvery = 20 * time.Second
 
 func newExecutor(p Plan, log *trace) *executor {
-	e := &executor{plan: p, trace: log, calm: make(chan struct{}), lasting: map[hold]*lasting{}, fired: map[Kind]int{}, denied: map[string]time.Time{}}
+	e := &executor{plan: p, trace: log, calm: make(chan struct{}), lasting: map[hold]*lasting{}, fired: map[Kind]int{}, answered: map[string]time.Time{}}
 	e.life, e.end = context.WithCancel(context.Background())
 	e.ending, e.quiet = context.WithCancel(e.life)
 	return e
@@ -344,19 +344,28 @@ func (e *executor) finish(a act, f Fault, key hold) {
 	}
 }
 
-// sinceDenied returns for how long the API server has refused no class of the host's requests; a year if it never has.
-func (e *executor) sinceDenied(host string) time.Duration {
+// answersAgain notes that a fault is over in which the API server did not answer the host's requests, or refused some. "" is all hosts.
+func (e *executor) answersAgain(host string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for _, mode := range deniedModes {
-		if e.lasting[hold{kindDenied, host, mode}] != nil {
-			return 0
+	e.answered[host] = time.Now()
+}
+
+// sinceAnswered returns for how long no such fault has lasted; a year if there has been none.
+func (e *executor) sinceAnswered(host string) time.Duration {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	lasts := func(kind Kind, mode string) bool { return e.lasting[hold{kind, host, mode}] != nil }
+	if e.outage != "" || lasts(kindCutOff, "") || slices.ContainsFunc(deniedModes, func(mode string) bool { return lasts(kindDenied, mode) }) {
+		return 0
+	}
+	since := 365 * 24 * time.Hour
+	for _, of := range []string{"", host} {
+		if over, ok := e.answered[of]; ok {
+			since = min(since, time.Since(over))
 		}
 	}
-	if over, ok := e.denied[host]; ok {
-		return time.Since(over)
-	}
-	return 365 * 24 * time.Hour
+	return since
 }
 
 // cut implements [controller].

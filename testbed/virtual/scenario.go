@@ -98,6 +98,13 @@ func scenario(seed uint64) Options {
 			o.Policy = func(s *v1alpha1.DisruptionPolicySpec) { others(s); s.Drain.OnTimeout = v1alpha1.OnTimeoutForce }
 		}
 	}
+	if own := rand.New(rand.NewPCG(seed, 0x6c696d697473)); own.IntN(3) == 0 {
+		failed, turns, others := int32(own.IntN(3)), int32(2+own.IntN(4)), o.Policy
+		o.Policy = func(s *v1alpha1.DisruptionPolicySpec) {
+			others(s)
+			s.Rollout.MaxFailed, s.Rollout.MaxTurnsPerDay = failed, turns
+		}
+	}
 	if r.IntN(2) == 0 {
 		o.Blocks = blockRules{selected: true, unmanaged: r.IntN(2) == 0, emptyDir: r.IntN(2) == 0}
 		if r.IntN(3) > 0 {

@@ -76,6 +76,9 @@ type told struct {
 
 	mu    sync.Mutex
 	knows []known
+	// begun is what a watch has brought that the process has not checked against the store yet. It drops the watch if it cannot.
+	begun   []known
+	checked bool
 }
 
 // known is a version of the policies, and when the process has learned of it.
@@ -96,13 +99,25 @@ func (t *told) arrives(r *request, text []byte) {
 		object        // of a list, or the policy
 		Object object // of an event of a watch
 	}
-	if r.Resource != "disruptionpolicies" || showsVersion(r) || json.Unmarshal(text, &e) != nil {
+	if r.Resource != "disruptionpolicies" || json.Unmarshal(text, &e) != nil {
 		return
 	}
-	if version, err := strconv.ParseInt(cmp.Or(e.Object.Metadata.ResourceVersion, e.Metadata.ResourceVersion), 10, 64); err == nil {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		t.knows = append(t.knows, known{time.Now(), version})
+	version, err := strconv.ParseInt(cmp.Or(e.Object.Metadata.ResourceVersion, e.Metadata.ResourceVersion), 10, 64)
+	if err != nil {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch now := time.Now(); {
+	case showsVersion(r):
+		for _, k := range t.begun {
+			t.knows = append(t.knows, known{now, k.version})
+		}
+		t.begun, t.checked = nil, true
+	case r.Verb == "watch" && !t.checked:
+		t.begun = append(t.begun, known{now, version})
+	default:
+		t.knows = append(t.knows, known{now, version})
 	}
 }
 
@@ -115,6 +130,11 @@ func showsVersion(r *request) bool {
 
 // RoundTrip sends a request, and checks it.
 func (t *told) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.URL.Path == policiesPath && r.URL.Query().Has("watch") {
+		t.mu.Lock()
+		t.begun, t.checked = nil, false
+		t.mu.Unlock()
+	}
 	if r.Method == http.MethodPatch && strings.HasPrefix(r.URL.Path, "/api/v1/nodes/") && r.Body != nil {
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
