@@ -61,9 +61,9 @@ func runCommand(c *urfave.Context) error {
 
 // Limits of Go's runtime. The environment variables GOGC and GOMAXPROCS take precedence.
 const (
-	// gcPercent makes the heap grow by half between two collections, instead of doubling. A host allocates so little
+	// gcPercent makes the heap grow by a quarter between two collections, instead of doubling. A host allocates so little
 	// that it costs no CPU time that can be measured.
-	gcPercent = 50
+	gcPercent = 25
 	// maxProcs is how many CPUs run Go code at once. With more, the runtime wakes more threads for each timer, and keeps
 	// memory for each CPU. maxLargeProcs is the same for the leader of a large fleet, so that a decision, which takes
 	// milliseconds then, delays neither the changes of Nodes that arrive meanwhile nor the renewal of the Lease.

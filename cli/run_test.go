@@ -34,7 +34,7 @@ func TestLimitRuntime(t *testing.T) {
 		gogc, gomaxprocs                 string
 		percent, start, small, large, no int
 	}{
-		{"", "", 50, 1, 1, leaders, 1},
+		{"", "", 25, 1, 1, leaders, 1},
 		{"200", "3", 100, 3, 3, 3, 3}, // the runtime itself has read them, when the process began
 	} {
 		t.Setenv("GOGC", c.gogc)

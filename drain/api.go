@@ -159,7 +159,7 @@ func answerOf(err error) answer {
 
 // webhookDenial finds the answer of an admission webhook that refuses, whose code the webhook chooses; see
 // pkg/admission/plugin/webhook/errors in Kubernetes' apiserver.
-var webhookDenial = regexp.MustCompile(`^admission webhook ".{1,253}" denied the request`)
+var webhookDenial = regexp.MustCompile(`^admission webhook "[^"]+" denied the request`)
 
 // messageOf returns the server's message. The causes name the budget and its figures, which the
 // status's own message does not.
@@ -183,7 +183,7 @@ func messageOf(s metav1.Status) string {
 
 // budgetName finds the budget's name in a cause of the API server's; see
 // pkg/registry/core/pod/storage/eviction.go in Kubernetes.
-var budgetName = regexp.MustCompile(`^The disruption budget (\S{1,253}) `)
+var budgetName = regexp.MustCompile(`^The disruption budget (\S+) `)
 
 // budgetOf returns the name of the first budget that a refusal names, or "".
 func budgetOf(s metav1.Status) string {
