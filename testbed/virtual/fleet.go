@@ -46,6 +46,8 @@ type Options struct {
 	// Canary is how long n1, which then has a policy of its own, has to run an OS version before the other hosts may get it; 0: all hosts
 	// have one policy, and wait for no other.
 	Canary time.Duration
+	// Pool is how many of the hosts, the last ones, have a policy of their own with a budget of one. Canary is 0 then.
+	Pool int
 	// Blackout is a time in which no policy grants a turn, from the start of the fleet on; zero: none.
 	Blackout span
 	// Blocks are the pods that the policy blocks.
@@ -124,6 +126,7 @@ type Fleet struct {
 	left        map[exclusion]string // the others, as admins have left them
 	blocks      blocks
 	past        past
+	budgets     map[string]int      // of the policies
 	policyHolds []policyHold        // since the store was set back last, in the order of their versions
 	evicted     map[string]accepted // the evictions of which a host knows that they were accepted, by the pod's UID
 }
@@ -148,7 +151,7 @@ func New(dir string, o Options) *Fleet {
 	f.exec = newExecutor(o.Plan, f.trace)
 	spec := o.spec()
 	f.Judge = referee.NewJudge(referee.Options{
-		Budget: spec.Rollout.MaxUnavailable.IntValue(), Lag: o.Lag, Late: o.Late, Admins: []string{userAdmin},
+		Budget: spec.Rollout.MaxUnavailable.IntValue(), Policies: o.policyBudgets(spec.Rollout.MaxUnavailable.IntValue()), Lag: o.Lag, Late: o.Late, Admins: []string{userAdmin},
 		OnEvent: func(text string) { f.logf("%s", text) },
 	})
 	f.setAttack(o.Plan.attack())
@@ -279,6 +282,9 @@ func (f *Fleet) createPolicy() {
 	if f.opts.Canary > 0 {
 		policies = append(policies, f.splitCanary(p)) // after p, which has the total of both
 	}
+	if f.opts.Pool > 0 {
+		policies = append(policies, splitPool(p))
+	}
 	for _, p := range policies {
 		f.must(kinds.Post().Resource("disruptionpolicies").Body(p).Do(f.ctx).Error())
 	}
@@ -359,7 +365,7 @@ func (f *Fleet) wrote(w apiserver.Write) {
 			spec := f.specOf(w.Object)
 			f.followSettle(&spec)
 			if w.Name != canaryPolicy { // of this one, the other one's total is the limit
-				f.Judge.SetBudget(time.Now(), f.budget(&spec))
+				f.Judge.SetBudget(time.Now(), f.judgeBudget(w.Name, &spec))
 			}
 			f.allowForce(w.Name, &spec)
 		case w.Name != canaryPolicy && f.canaried.Load(): // and canaryHost waits for no turn of the others

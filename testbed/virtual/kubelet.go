@@ -95,7 +95,7 @@ func (k *kubelet) changed() {
 func (k *kubelet) register(ctx context.Context) error {
 	n := &corev1.Node{}
 	n.Name = k.m.name
-	n.Labels = map[string]string{corev1.LabelHostname: n.Name, corev1.LabelOSStable: "linux"}
+	n.Labels = map[string]string{corev1.LabelHostname: n.Name, corev1.LabelOSStable: "linux", labelPool: k.m.pool}
 	if k.m.controlPlane {
 		n.Labels[turn.LabelControlPlane] = ""
 	}

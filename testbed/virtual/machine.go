@@ -19,6 +19,7 @@ type Machine struct {
 	mem  *memhost.Host
 
 	candidate, controlPlane bool
+	pool                    string
 	oneshot                 bool // the type of its service
 
 	busDelay atomic.Int64 // of each D-Bus call; a time.Duration
@@ -50,7 +51,8 @@ const (
 )
 
 func (f *Fleet) newMachine(i int) *Machine {
-	m := &Machine{f: f, name: fmt.Sprintf("n%d", i+1), candidate: i < f.opts.Candidates, controlPlane: i < f.opts.ControlPlane, oneshot: i%2 == 1}
+	m := &Machine{f: f, name: fmt.Sprintf("n%d", i+1), pool: f.opts.pool(i), oneshot: i%2 == 1}
+	m.candidate, m.controlPlane = i < f.opts.Candidates, i < f.opts.ControlPlane
 	m.root = filepath.Join(f.dir, m.name)
 	m.reads.calls = map[string]time.Time{}
 	m.mem = memhost.New(memhost.Options{

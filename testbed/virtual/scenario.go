@@ -98,6 +98,9 @@ func scenario(seed uint64) Options {
 			o.Policy = func(s *v1alpha1.DisruptionPolicySpec) { others(s); s.Drain.OnTimeout = v1alpha1.OnTimeoutForce }
 		}
 	}
+	if own := rand.New(rand.NewPCG(seed, 0x706f6f6c)); o.Canary == 0 && own.IntN(4) == 0 {
+		o.Pool = 1 + own.IntN(o.Hosts-1)
+	}
 	if own := rand.New(rand.NewPCG(seed, 0x6c696d697473)); own.IntN(3) == 0 {
 		failed, turns, others := int32(own.IntN(3)), int32(2+own.IntN(4)), o.Policy
 		o.Policy = func(s *v1alpha1.DisruptionPolicySpec) {

@@ -122,7 +122,8 @@ func (f *Fleet) judgeTurns(w *apiserver.Write, excused bool) {
 		if name == w.Name {
 			n = before
 		}
-		if f.opts.Canary > 0 && (name == canaryHost) != (w.Name == canaryHost) || slices.Contains(f.attack.Liars, name) || !f.past.knows(g, &n) {
+		others := f.opts.Canary > 0 && (name == canaryHost) != (w.Name == canaryHost) || n.Labels[labelPool] != after.Labels[labelPool]
+		if others || slices.Contains(f.attack.Liars, name) || !f.past.knows(g, &n) {
 			continue
 		}
 		if n.Last.Result == v1alpha1.ResultFailed && !n.InTurn() && !f.past.retried[n.Last.Turn] {
