@@ -137,14 +137,14 @@ func choose(named string) (chosen []part, err error) {
 	case "all":
 		return parts, nil
 	}
-	for name := range strings.SplitSeq(named, ",") {
-		i := slices.IndexFunc(parts, func(p part) bool { return p.name == name })
-		if i < 0 {
+	names := strings.Split(named, ",")
+	for _, name := range names {
+		if !slices.ContainsFunc(parts, func(p part) bool { return p.name == name }) {
 			return nil, fmt.Errorf("(unknown part %q)", name)
 		}
-		chosen = append(chosen, parts[i])
 	}
-	return chosen, nil
+	// In the order of parts: the large fleet stays, and nothing is idle after it.
+	return slices.DeleteFunc(slices.Clone(parts), func(p part) bool { return !slices.Contains(names, p.name) }), nil
 }
 
 // bench is one run.
