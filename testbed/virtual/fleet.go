@@ -283,7 +283,7 @@ func (f *Fleet) createPolicy() {
 		policies = append(policies, f.splitCanary(p)) // after p, which has the total of both
 	}
 	if f.opts.Pool > 0 {
-		policies = append(policies, splitPool(p))
+		policies = append([]*v1alpha1.DisruptionPolicy{splitPool(p)}, policies...) // before p, under which the pool is as long as it has none
 	}
 	for _, p := range policies {
 		f.must(kinds.Post().Resource("disruptionpolicies").Body(p).Do(f.ctx).Error())

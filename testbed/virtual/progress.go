@@ -180,8 +180,8 @@ func (f *Fleet) Clean() {
 		p.do(admin, http.MethodPatch, leasePath, annotate(v1alpha1.AnnotationStop, nil), nil)
 	}
 	p.do(admin, http.MethodDelete, policiesPath+"/"+canaryPolicy, nil, nil)
-	p.do(admin, http.MethodDelete, policiesPath+"/"+poolPolicy, nil, nil)
 	p.do(admin, http.MethodDelete, policiesPath+"/"+v1alpha1.DefaultPolicyName, nil, nil)
+	p.do(admin, http.MethodDelete, policiesPath+"/"+poolPolicy, nil, nil) // after the other one, under which its hosts would be
 	f.createPolicy()
 	p.do(admin, http.MethodDelete, policiesPath+"/"+brokenRules, nil, nil) // a store that was set back has it again
 }
