@@ -365,7 +365,7 @@ func (f *Fleet) wrote(w apiserver.Write) {
 			spec := f.specOf(w.Object)
 			f.followSettle(&spec)
 			if w.Name != canaryPolicy { // of this one, the other one's total is the limit
-				f.Judge.SetBudget(time.Now(), f.judgeBudget(w.Name, &spec))
+				f.Judge.SetBudget(time.Now(), f.sumOfBudgets(w.Name, &spec))
 			}
 			f.allowForce(w.Name, &spec)
 		case w.Name != canaryPolicy && f.canaried.Load(): // and canaryHost waits for no turn of the others

@@ -16,7 +16,7 @@ func TestSessionsRule(t *testing.T) {
 	for name, c := range map[string]struct {
 		reboot time.Duration // timeouts.rebooting
 		stage  time.Duration // since the stage began
-		logged time.Duration // since the user logged in; 0: nobody did
+		logged time.Duration // since the user logged in; 0: no user is logged in
 		state  v1alpha1.State
 		want   int
 	}{

@@ -48,9 +48,9 @@ func (o *Options) policyBudgets(main int) []referee.PolicyBudget {
 	}
 }
 
-// judgeBudget takes a new version of a policy that decides about hosts: together, no more are disturbed than all allow. A policy that is gone
-// counts as it was, because turns under it may continue.
-func (f *Fleet) judgeBudget(policy string, spec *v1alpha1.DisruptionPolicySpec) int {
+// sumOfBudgets returns how many hosts all policies together let be disturbed, with this spec for the one. A policy that is gone counts as it was,
+// because turns under it may continue.
+func (f *Fleet) sumOfBudgets(policy string, spec *v1alpha1.DisruptionPolicySpec) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.budgets == nil {
