@@ -144,6 +144,15 @@ func TestParseHostChecks(t *testing.T) {
 	}
 }
 
+// TestEncodable: the first and the last year that JSON can hold, and the years next to them.
+func TestEncodable(t *testing.T) {
+	for year, want := range map[int]bool{-1: false, 0: true, 9999: true, 10000: false} {
+		if at := time.Date(year, 6, 1, 0, 0, 0, 0, time.UTC); Encodable(at) != want {
+			t.Errorf("Encodable(%s): %t", at, !want)
+		}
+	}
+}
+
 // TestFinds: what is looked up in lists of changes, marks and documents.
 func TestFinds(t *testing.T) {
 	file := Change{Source: SourceFile, Name: "/a", Version: "1"}
