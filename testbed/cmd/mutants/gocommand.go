@@ -23,11 +23,11 @@ const (
 	tempVariable    = "LOCKKEEPER_MUTANTS_TEMP"    // a directory for temporary files
 )
 
-// testLimit is how many seconds of CPU time the tests of one mutant may take. Those that need more get retryLimit. It is not the
-// time of day that is limited, because a busy machine would then kill mutants that live.
+// testLimit is how many seconds of CPU time the tests of one mutant may take; those of an unchanged package take four at most. Those
+// that need more get retryLimit. It is not the time of day that is limited, because a busy machine would then kill mutants that live.
 const (
-	testLimit  = 30
-	retryLimit = 120
+	testLimit  = 10
+	retryLimit = 40
 
 	memoryLimit = 8 << 30 // bytes of address space
 )
