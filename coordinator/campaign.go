@@ -221,10 +221,15 @@ func (c *candidate) recordBlocker(err error) {
 }
 
 func skewed(client *kube.Client) error {
-	if ahead, ok := client.Skew(); ok && (ahead > MaxSkew || ahead < -MaxSkew) {
-		return fmt.Errorf("this host's clock is %v off the API server's, expected at most %v", ahead.Round(time.Second), MaxSkew)
+	ahead, ok := client.Skew()
+	if !ok || ahead.Abs() <= MaxSkew {
+		return nil
 	}
-	return nil
+	which := "behind"
+	if ahead < 0 {
+		which = "ahead of"
+	}
+	return fmt.Errorf("this host's clock is %v %s the API server's, expected at most %v of difference", ahead.Abs().Round(time.Second), which, MaxSkew)
 }
 
 // term runs one campaign under a new identity. No identity is used twice, so the Lease's

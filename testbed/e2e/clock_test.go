@@ -57,7 +57,7 @@ func testClock(t *testing.T, f *fleet) {
 		p.ShiftDate(time.Hour)
 	}
 	for _, c := range candidates {
-		f.says(t, c, "does not coordinate: this host's clock is 1h0m0s off the API server's")
+		f.says(t, c, "does not coordinate: this host's clock is 1h0m0s behind the API server's")
 	}
 	version = f.stage(t, h)
 	until(t, soon, h.Name(), "to want its reboot", func(n *turn.Node) bool { return n.Wants == v1alpha1.WantsReboot })
