@@ -129,6 +129,10 @@ var acts = map[Kind]act{
 		},
 		what: func(f Fault) string { unit, _ := f.unit(); return unit },
 	},
+	kindHostClock: {
+		begin: func(e *executor, f Fault) { e.fleet.ShiftHostClock(f.On, f.ahead()) },
+		end:   func(e *executor, f Fault) { e.fleet.ShiftHostClock(f.On, 0) },
+	},
 
 	kindOutage: {
 		begin: func(e *executor, f Fault) {
@@ -144,11 +148,7 @@ var acts = map[Kind]act{
 	},
 	kindClock: {
 		begin: func(e *executor, f Fault) {
-			ahead, err := time.ParseDuration(f.Mode)
-			if err != nil {
-				panic("the mode of a clock's jump: " + f.Mode)
-			}
-			e.fleet.ShiftClock(ahead)
+			e.fleet.ShiftClock(f.ahead())
 		},
 		end: func(e *executor, _ Fault) { e.fleet.ShiftClock(0) },
 	},

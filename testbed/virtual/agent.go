@@ -286,7 +286,7 @@ func (a *agentRun) transport(identity string, _ http.RoundTripper) http.RoundTri
 	if by == roleCoordinator {
 		check := &told{f: a.m.f, host: a.m.name, next: tries{a.m.f, l}}
 		l.arrives = check.arrives
-		return check
+		return &clocked{m: a.m, next: check}
 	}
 	return &paced{f: a.m.f, host: a.m.name, next: &informed{f: a.m.f, host: a.m.name, next: fresh{a, evictions{a, l}}}}
 }

@@ -52,6 +52,7 @@ const (
 	kindFile          Kind = "file"      // a file of the host's service changes
 	kindUnit          Kind = "unit"      // the starts of a unit fail or hang
 	kindSentinel      Kind = "sentinel"
+	kindHostClock     Kind = "host-clock" // the API server's clock seems to differ from that of the host's coordinator
 
 	// To a host's FleetLock client.
 	kindClientRestart Kind = "client-restart"
@@ -130,6 +131,9 @@ var refusals = map[string]metav1.Status{
 	"504,delivered": {Code: http.StatusGatewayTimeout, Reason: metav1.StatusReasonTimeout, Message: "Timeout: request did not complete within the allotted timeout"},
 }
 
+// clockModes are by how much a clock is ahead.
+var clockModes = []string{"3s", "-3s", "29s", "-29s", "40s", "-40s", "1h", "-1h"}
+
 // deniedModes are one of refusals, and the class of the requests that get it: a credential that has expired, a role that was changed, a resource
 // whose definition is gone.
 var deniedModes = []string{
@@ -170,12 +174,13 @@ var kinds = map[Kind]kind{
 	kindSession:       {weight: 2, least: time.Second, most: 30 * time.Minute},
 	kindStage:         {weight: 12, versioned: true},
 	kindWithdraw:      {weight: 5, versioned: true, least: time.Second, most: 10 * time.Minute},
-	kindNotReady:      {weight: 4, own: true, classes: classesOfReady, least: time.Second, most: 5 * time.Minute},
+	kindNotReady:      {weight: 4, own: true, classes: classesOfReady, least: time.Second, most: 30 * time.Minute},
 	kindRollback:      {weight: 3, own: true, classes: classesOfRollbacks},
 	kindFile:          {weight: 10, own: true, classes: classesOfApplies, modes: []string{"a", "b", "a,back", "b,back", "a,undo", "b,undo"}},
 
-	kindUnit:     {weight: 8, own: true, classes: classesOfStages, modes: unitModes(), least: 5 * time.Second, most: 20 * time.Minute},
-	kindSentinel: {weight: 3, modes: []string{"removed", "stays"}, least: time.Second, most: 10 * time.Minute},
+	kindUnit:      {weight: 8, own: true, classes: classesOfStages, modes: unitModes(), least: 5 * time.Second, most: 20 * time.Minute},
+	kindSentinel:  {weight: 3, modes: []string{"removed", "stays"}, least: time.Second, most: 10 * time.Minute},
+	kindHostClock: {weight: 2, modes: clockModes, least: time.Second, most: 15 * time.Minute},
 
 	kindClientRestart: {weight: 3, client: true, own: true, classes: classesOfClients},
 	kindClientHangUp:  {weight: 3, client: true, own: true, classes: classesOfClients},
@@ -185,7 +190,7 @@ var kinds = map[Kind]kind{
 	},
 
 	kindOutage:     {weight: 3, cluster: true, modes: []string{modeError, modeSilent}, least: time.Second, most: 30 * time.Minute},
-	kindClock:      {weight: 2, cluster: true, modes: []string{"3s", "-3s", "29s", "-29s", "40s", "-40s", "1h", "-1h"}, least: time.Second, most: 5 * time.Minute},
+	kindClock:      {weight: 2, cluster: true, modes: clockModes, least: time.Second, most: 5 * time.Minute},
 	kindCutWatches: {weight: 3, cluster: true, modes: []string{"", "nodes", "leases", "pods", "disruptionpolicies"}},
 	kindCompact:    {weight: 3, cluster: true},
 	kindRewind:     {weight: 1, cluster: true, least: 10 * time.Second, most: 20 * time.Minute},
@@ -214,6 +219,15 @@ func (k Kind) spec() kind { return kinds[k] }
 
 // kindNames returns all kinds in a fixed order.
 func kindNames() []Kind { return slices.Sorted(maps.Keys(kinds)) }
+
+// ahead returns by how much a clock is ahead.
+func (f Fault) ahead() time.Duration {
+	d, err := time.ParseDuration(f.Mode)
+	if err != nil {
+		panic("the mode of a clock: " + f.Mode)
+	}
+	return d
+}
 
 // delivered reports whether the API server carries out a request whose answer is another one.
 func (f Fault) delivered() bool { return hasOption(f.Mode, "delivered") }

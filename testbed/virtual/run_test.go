@@ -161,18 +161,21 @@ func (f *fakeFleet) BreakKubelet(h string)              { f.call("BreakKubelet %
 func (f *fakeFleet) FixKubelet(h string)                { f.call("FixKubelet %s", h) }
 func (f *fakeFleet) RollBack(h string)                  { f.call("RollBack %s", h) }
 func (f *fakeFleet) RestartKubelet(h string)            { f.call("RestartKubelet %s", h) }
-func (f *fakeFleet) ShiftClock(d time.Duration)         { f.call("ShiftClock %v", d) }
-func (f *fakeFleet) CutWatches(r string)                { f.call("CutWatches %q", r) }
-func (f *fakeFleet) Compact()                           { f.call("Compact") }
-func (f *fakeFleet) Snapshot() any                      { return time.Since(f.start) }
-func (f *fakeFleet) Restore(s any)                      { f.call("Restore %v", s) }
-func (f *fakeFleet) Inhibit(h string)                   { f.call("Inhibit %s", h) }
-func (f *fakeFleet) EndInhibit(h string)                { f.call("EndInhibit %s", h) }
-func (f *fakeFleet) LogIn(h string)                     { f.call("LogIn %s", h) }
-func (f *fakeFleet) LogOut(h string)                    { f.call("LogOut %s", h) }
-func (f *fakeFleet) BlockDrains(h string)               { f.call("BlockDrains %s", h) }
-func (f *fakeFleet) AllowDrains(h string)               { f.call("AllowDrains %s", h) }
-func (f *fakeFleet) AddPod(h string)                    { f.call("AddPod %s", h) }
+func (f *fakeFleet) ShiftHostClock(host string, d time.Duration) {
+	f.call("ShiftHostClock %s %v", host, d)
+}
+func (f *fakeFleet) ShiftClock(d time.Duration) { f.call("ShiftClock %v", d) }
+func (f *fakeFleet) CutWatches(r string)        { f.call("CutWatches %q", r) }
+func (f *fakeFleet) Compact()                   { f.call("Compact") }
+func (f *fakeFleet) Snapshot() any              { return time.Since(f.start) }
+func (f *fakeFleet) Restore(s any)              { f.call("Restore %v", s) }
+func (f *fakeFleet) Inhibit(h string)           { f.call("Inhibit %s", h) }
+func (f *fakeFleet) EndInhibit(h string)        { f.call("EndInhibit %s", h) }
+func (f *fakeFleet) LogIn(h string)             { f.call("LogIn %s", h) }
+func (f *fakeFleet) LogOut(h string)            { f.call("LogOut %s", h) }
+func (f *fakeFleet) BlockDrains(h string)       { f.call("BlockDrains %s", h) }
+func (f *fakeFleet) AllowDrains(h string)       { f.call("AllowDrains %s", h) }
+func (f *fakeFleet) AddPod(h string)            { f.call("AddPod %s", h) }
 
 // play carries a plan of ten minutes out on a fake fleet, runs f meanwhile, and returns what happened to the fleet.
 func play(t *testing.T, text string, f func(*testing.T, *executor, *fakeFleet)) (calls []string, fleet *fakeFleet, log *trace) {
@@ -473,6 +476,7 @@ func TestExecutor(t *testing.T) {
 		"30s logind-restart n2":                      "30s RestartLogind n2",
 		"30s stage n2 mode=3.0.0":                    "30s Stage n2 3.0.0",
 		"30s withdraw n2 for=1m mode=2.0.0":          "30s Withdraw n2, 1m30s Stage n2 2.0.0",
+		"30s host-clock n2 for=5s mode=1h":           "30s ShiftHostClock n2 1h0m0s, 35s ShiftHostClock n2 0s",
 		"30s clock for=5s mode=-40s":                 "30s ShiftClock -40s, 35s ShiftClock 0s",
 		"30s cut-watches mode=pods":                  `30s CutWatches "pods"`,
 		"30s compact":                                "30s Compact",

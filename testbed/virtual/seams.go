@@ -74,6 +74,8 @@ type target interface {
 
 	// ShiftClock sets by how much the API server's clock is ahead of all others.
 	ShiftClock(d time.Duration)
+	// ShiftHostClock sets by how much the host's clock is ahead of all others, as far as its coordinator can tell.
+	ShiftHostClock(host string, d time.Duration)
 	// CutWatches ends every watch of the resource at the API server; "" means all resources.
 	CutWatches(resource string)
 	// Compact makes the API server forget its history: a watch from an old resourceVersion is answered with 410.

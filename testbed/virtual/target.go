@@ -205,6 +205,9 @@ func (f *Fleet) SetUnit(host, unit string, mode unitMode) {
 // ShiftClock sets by how much the API server's clock is ahead.
 func (f *Fleet) ShiftClock(d time.Duration) { f.Server.SetClockOffset(d) }
 
+// ShiftHostClock sets by how much the host's clock seems to be ahead to its coordinator.
+func (f *Fleet) ShiftHostClock(host string, d time.Duration) { f.machine(host).clock.Store(int64(d)) }
+
 // CutWatches ends watches.
 func (f *Fleet) CutWatches(resource string) { f.Server.CutWatches(resource) }
 
