@@ -61,7 +61,7 @@ func (o *Observation) permit() Decision {
 	case d.Write != nil:
 		return wait(d.Waits, "") // a refusal
 	case d.Waits != "":
-		d.Detail += mayReboot
+		d.Detail = wait(d.Waits, d.Detail).Detail
 	}
 	return d
 }

@@ -657,16 +657,15 @@ uncordon -mark ack=uncordoning/done wants=nothing host`
 // client may still reboot the host.
 func TestPermittedRebootIsSaid(t *testing.T) {
 	const committed = "rebooting ack=rebooting/committed cordoned marked permits "
-	for facts, may := range map[string]bool{
-		committed + "open look stopped":   true,
-		committed + "open look holder=e2": true,
-		committed + "open look paused":    true,
-		committed + "open look":           false,
-		committed:                         false,
+	for facts, want := range map[string]string{
+		committed + "open look stopped":   "the emergency stop is set, or the Lease is missing" + mayReboot,
+		committed + "open look holder=e2": "the turn is another leader's" + mayReboot,
+		committed + "open look paused":    "disk" + mayReboot,
+		committed + "open look":           "the FleetLock client to reboot this host",
+		committed:                         "the FleetLock client to reboot this host",
 	} {
-		d := Step(observe(t, strings.Fields(facts)))
-		if strings.HasSuffix(d.Detail, mayReboot) != may {
-			t.Errorf("%s: %q, expected to say that it may reboot: %t", facts, d.Detail, may)
+		if d := Step(observe(t, strings.Fields(facts))); d.Detail != want {
+			t.Errorf("%s: %q, expected %q", facts, d.Detail, want)
 		}
 	}
 }
