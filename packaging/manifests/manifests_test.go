@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"os"
 	"reflect"
 	"slices"
 	"strings"
@@ -314,6 +315,36 @@ func TestAudiences(t *testing.T) {
 	for _, bad := range []string{"", " ", "a b", `a"`, "a'", `a\`, "a\n", "{{.Lease}}", "é", strings.Repeat("a", 257)} {
 		if _, err := Render(Options{Audiences: []string{"good", bad}}); err == nil || !strings.HasPrefix(err.Error(), "audience ") {
 			t.Errorf("%q: %v", bad, err)
+		}
+	}
+}
+
+// TestWithoutGroup: after the theft of a certificate, docs/security.md applies the manifests without the lines that this expression of
+// sed matches. Otherwise they would give the certificate its rights back.
+func TestWithoutGroup(t *testing.T) {
+	const line = `kind: Group, name: "` + v1alpha1.CoordinatorGroup + `"`
+	page, err := os.ReadFile("../../docs/security.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := "lockkeeper manifests | sed '/" + line + "/d' | kubectl apply -f -"; !strings.Contains(string(page), want) {
+		t.Errorf("docs/security.md does not have %s", want)
+	}
+	var kept []string
+	text := render(t, Options{})
+	for l := range strings.Lines(text) {
+		if !strings.Contains(l, line) {
+			kept = append(kept, l)
+		}
+	}
+	all := objects(t, strings.Join(kept, ""))
+	if len(all) != len(objects(t, text)) {
+		t.Errorf("%d objects", len(all))
+	}
+	for _, o := range all {
+		subjects, bound := o.Object["subjects"]
+		if strings.Contains(fmt.Sprint(subjects), v1alpha1.CoordinatorGroup) || bound && len(subjects.([]any)) == 0 {
+			t.Errorf("%s %s: %v", o.GetKind(), o.GetName(), subjects)
 		}
 	}
 }
