@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/policy"
@@ -92,6 +93,41 @@ func (d *draft) selectNodes(t *corev1.PodTemplateSpec) {
 		})
 	}
 	d.note(selectorNote("nodeAffinity", keys))
+}
+
+// systemTaint begins the keys of the taints that come and go with the state of a node. The pods of a DaemonSet tolerate most of them.
+const systemTaint = "node.kubernetes.io/"
+
+// untolerated notes the nodes that the policy selects although the tool's pods do not run there, because of a taint.
+func (d *draft) untolerated(t *corev1.PodTemplateSpec) {
+	selected, err := metav1.LabelSelectorAsSelector(&d.spec.NodeSelector)
+	if err != nil {
+		return // the policy has this problem too
+	}
+	refuses := func(taint corev1.Taint) bool {
+		return taint.Effect != corev1.TaintEffectPreferNoSchedule && !strings.HasPrefix(taint.Key, systemTaint) && !isOwned(taint.Key) &&
+			!slices.ContainsFunc(t.Spec.Tolerations, func(o corev1.Toleration) bool { return tolerates(o, taint) })
+	}
+	var names []string
+	for i := range d.in.Nodes {
+		n := &d.in.Nodes[i]
+		runs := slices.ContainsFunc(d.in.Pods, func(p corev1.Pod) bool { return p.Spec.NodeName == n.Name })
+		if !runs && selected.Matches(labels.Set(n.Labels)) && slices.ContainsFunc(n.Spec.Taints, refuses) {
+			names = append(names, n.Name)
+		}
+	}
+	if len(names) > 0 {
+		d.note(Note{"tolerations", Decide, fmt.Sprintf("the tool does not run on %s, because its pods do not tolerate a taint there; "+
+			"the policy selects nodes by their labels: have its nodeSelector leave these nodes out, unless lockkeeper is to reboot them", some(names))})
+	}
+}
+
+// tolerates is the rule of Kubernetes; an empty key or effect matches all.
+func tolerates(o corev1.Toleration, taint corev1.Taint) bool {
+	if o.Effect != "" && o.Effect != taint.Effect || o.Key != "" && o.Key != taint.Key {
+		return false
+	}
+	return o.Operator == corev1.TolerationOpExists || (o.Operator == "" || o.Operator == corev1.TolerationOpEqual) && o.Value == taint.Value
 }
 
 // selectorNote is the note of a selector that the policy has. A label of the tool's own goes

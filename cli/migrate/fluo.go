@@ -208,6 +208,7 @@ func (d *draft) fluoAgents(agents []*Workload) {
 	case 1:
 		w := agents[0]
 		d.selectNodes(&w.Template)
+		d.untolerated(&w.Template)
 		c, shell := agent.container(&w.Template)
 		if shell {
 			d.note(Note{w.String(), Decide, "a shell starts update-agent, so that its flags were not read"})

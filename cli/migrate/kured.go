@@ -35,6 +35,7 @@ func fromKured(r *Result, in *Input) {
 		d.kured = kuredDraft{days: everyDay, end: day, zone: "UTC", lock: kuredLock}
 		host.addNamespace(w)
 		d.selectNodes(&w.Template)
+		d.untolerated(&w.Template)
 		if shell {
 			d.note(Note{w.String(), Decide, "a shell starts kured, so that its flags were not read"})
 		} else {

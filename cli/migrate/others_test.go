@@ -6,6 +6,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // TestFLUO has the flags of cmd/update-operator/main.go and cmd/update-agent/main.go in
@@ -200,5 +201,41 @@ func TestLocksmith(t *testing.T) {
 				t.Error("the report has a secret")
 			}
 		})
+	}
+}
+
+// TestUntolerated: where the tool's pods cannot be, because of a taint, the tool reboots nothing. A policy selects nodes by labels
+// alone, so it would have lockkeeper drain and reboot these nodes too.
+func TestUntolerated(t *testing.T) {
+	exists := []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
+	gpu := []corev1.Toleration{{Key: "example.com/gpu", Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule}}
+	pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: corev1.PodSpec{NodeName: "n1"}}
+	for name, c := range map[string]struct {
+		node        corev1.Node
+		tolerations []corev1.Toleration
+		selector    map[string]string
+		pods        []corev1.Pod
+		paused      bool
+	}{
+		"a taint":                          {node: node("n1", "t:example.com/gpu:NoSchedule"), paused: true},
+		"a taint that ends pods":           {node: node("n1", "t:example.com/gpu:NoExecute"), tolerations: gpu, paused: true},
+		"a taint that is tolerated":        {node: node("n1", "t:example.com/gpu:NoSchedule"), tolerations: gpu},
+		"two, of which one is tolerated":   {node: node("n1", "t:example.com/gpu:NoSchedule", "t:example.com/db:NoSchedule"), tolerations: gpu, paused: true},
+		"all are tolerated":                {node: node("n1", "t:example.com/gpu:NoSchedule", "t:example.com/db:NoExecute"), tolerations: exists},
+		"a preference":                     {node: node("n1", "t:example.com/gpu:PreferNoSchedule")},
+		"the node's own state":             {node: node("n1", "t:node.kubernetes.io/unschedulable:NoSchedule")},
+		"a pod was there before the taint": {node: node("n1", "t:example.com/gpu:NoSchedule"), pods: []corev1.Pod{pod}},
+		"a node that is not selected":      {node: node("n1", "t:example.com/gpu:NoSchedule"), selector: map[string]string{"pool": "web"}},
+	} {
+		for tool, ws := range map[Tool][]Workload{Kured: {kuredSet(nil, nil)}, FLUO: fluoWorkloads(nil, nil, nil)} {
+			spec := &ws[len(ws)-1].Template.Spec // of the DaemonSet
+			spec.Tolerations, spec.NodeSelector = c.tolerations, c.selector
+			r, err := From(tool, &Input{Now: now, Zones: time.LoadLocation, Workloads: ws, Nodes: []corev1.Node{c.node}, Pods: c.pods})
+			must(t, err)
+			because := strings.Join(r.Policies[0].PausedBecause, "; ")
+			if r.Policies[0].Object.Spec.Paused != c.paused || c.paused && !strings.Contains(because, "does not run on n1, because its pods do not tolerate a taint there") {
+				t.Errorf("%s, %s: paused %t, %q", tool, name, r.Policies[0].Object.Spec.Paused, because)
+			}
+		}
 	}
 }
