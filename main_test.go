@@ -161,8 +161,9 @@ const exitHelp = `Exit statuses of lockkeeper:
 
   0   Success. ` + "`status` and `plan`" + ` made their report, whatever it says. ` + "`wait`" + `
       reached its goal.
-  1   An error. With ` + "`status --exit-code`" + ` also: lockkeeper does not run on this
-      host, and the report is its last one.
+  1   An error. With ` + "`status --exit-code`" + ` also: the API server cannot be
+      reached, so the report is about this host alone; or lockkeeper does not
+      run on this host, and the report is its last one.
   2   ` + "`status --exit-code`" + `: the rollout is under way.
   3   ` + "`status --exit-code`" + `: the rollout is held, halted or stopped. ` + "`plan" + `
       --exit-code` + "`" + `: a node would be held. ` + "`simulate --exit-code`" + `: the rollout
@@ -645,6 +646,17 @@ func TestStatusOfThisHost(t *testing.T) {
 	server.Close()
 	if out, errs, exit := run(env); exit != 0 || errs != "" || !strings.HasPrefix(out, "Showing what this host knows, because listing nodes: ") || !strings.Contains(out, "connection refused") {
 		t.Errorf("API server away: %d, %q, %q", exit, out, errs)
+	}
+	// This host is up to date, and a script that asks about the fleet must not take that for an answer.
+	for args, want := range map[string]int{"--exit-code": 1, "--exit-code -o json": 1, "--exit-code n1": 0} {
+		if out, errs, exit := run(env, strings.Fields(args)...); exit != want || errs != "" || out == "" {
+			t.Errorf("API server away, %s: %d, %q, %q", args, exit, out, errs)
+		}
+	}
+	for _, args := range []string{"-o name", "-o table", "-o wide", "--no-headers", "-l pool=db"} {
+		if out, errs, exit := run(env, strings.Fields(args)...); exit != 1 || out != "" || !strings.HasPrefix(errs, "lockkeeper: listing nodes: ") {
+			t.Errorf("API server away, %s: %d, %q, %q", args, exit, out, errs)
+		}
 	}
 	// docs/install.md: root on a host may have a kubeconfig too.
 	if err := os.Mkdir(filepath.Join(dir, ".kube"), 0o755); err != nil {

@@ -48,7 +48,11 @@ func statusCommand(c *urfave.Context) error {
 	}
 	r, err := s.Read(c.Context)
 	if cluster.Away(err) {
-		return hostStatus(c, form, err)
+		err = hostStatus(c, form, err)
+		if _, shown := err.(exitStatus); (err == nil || shown) && form.Node == "" && c.Bool("exit-code") {
+			return exitStatus(report.ExitError) // the question was about the fleet
+		}
+		return err
 	}
 	if err != nil {
 		return err
@@ -72,6 +76,9 @@ func statusCommand(c *urfave.Context) error {
 
 // hostStatus prints what this host knows; why is why the cluster cannot be shown.
 func hostStatus(c *urfave.Context, form report.Form, why error) error {
+	if c.IsSet("selector") || form.Output == report.Name || form.Output == report.Table || form.Output == report.Wide {
+		return why // a host knows no labels, and has no list of nodes for the program that reads it
+	}
 	running, err := local.Running(stateDir(c))
 	if err != nil {
 		return err

@@ -149,7 +149,7 @@ type ExitStatus struct {
 func ExitStatuses() []ExitStatus {
 	return []ExitStatus{
 		{ExitOK, "Success. `status` and `plan` made their report, whatever it says. `wait` reached its goal."},
-		{ExitError, "An error. With `status --exit-code` also: lockkeeper does not run on this host, and the report is its last one."},
+		{ExitError, "An error. With `status --exit-code` also: the API server cannot be reached, so the report is about this host alone; or lockkeeper does not run on this host, and the report is its last one."},
 		{ExitRolling, "`status --exit-code`: the rollout is under way."},
 		{ExitHeld, "`status --exit-code`: the rollout is held, halted or stopped. `plan --exit-code`: a node would be held. `simulate --exit-code`: the rollout would stop."},
 		{ExitTimeout, "`wait`, `leave` and `init`: the timeout expired first."},
