@@ -215,7 +215,7 @@ func kubeconfigCommand(c *urfave.Context) error {
 	namespace, _ := leaseNames(c)
 	minted, err := credential.Mint(c.Context, credential.Options{
 		Caller: from, Namespace: namespace, Lifetime: lifetime, Server: c.String("server"),
-		Certificate: c.Bool("csr"), Tell: func(what string) { fmt.Fprintln(c.App.ErrWriter, "lockkeeper: "+what) },
+		Certificate: c.Bool("csr"), Kubectl: printer(c).Kubectl, Tell: func(what string) { fmt.Fprintln(c.App.ErrWriter, "lockkeeper: "+what) },
 	})
 	if err != nil {
 		return err

@@ -68,7 +68,17 @@ func (c Caller) Connect() (*Client, error) {
 	case err != nil:
 		return nil, fmt.Errorf("kubeconfig: %w", err)
 	}
-	return ConnectConfig(c.Bound(cfg), "admin", c.Version, 20, 40)
+	return c.client(cfg)
+}
+
+// client returns a client whose requests RequestTimeout bounds, and not [Timeout].
+func (c Caller) client(cfg *rest.Config) (*Client, error) {
+	client, err := ConnectConfig(c.Bound(cfg), "admin", c.Version, 20, 40)
+	if err != nil {
+		return nil, err
+	}
+	client.bounded = c.RequestTimeout > 0
+	return client, nil
 }
 
 // Cluster names the caller's cluster in messages: the API server's address, and the context if

@@ -29,6 +29,14 @@ func FieldManager(role string) string { return "lockkeeper-" + role }
 // Timeout bounds one request to the API server that is not a large list.
 const Timeout = 10 * time.Second
 
+// within bounds a request by [Timeout], unless the client bounds it for as long as the user of a command says.
+func within(ctx context.Context, client API) (context.Context, context.CancelFunc) {
+	if c, ok := client.(*Client); ok && c.bounded {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, Timeout)
+}
+
 // Client sends requests under one identity. A client of a [Credential] follows that
 // Credential.
 type Client struct {
@@ -36,6 +44,7 @@ type Client struct {
 	config *rest.Config // without a credential
 	http   *http.Client
 
+	bounded    bool        // its requests are bounded as a user says; see [Caller.Bound]
 	credential *Credential // nil: the client has a fixed configuration
 	answers    *answers
 	conn       atomic.Pointer[connection]

@@ -58,7 +58,7 @@ func (e *UndecodableError) Unwrap() error { return e.Err }
 // there is none, or the API server serves no such kind. With an [UndecodableError] it
 // returns the metadata.
 func ReadHostUpdate(ctx context.Context, client *Client, node string) (*v1alpha1.HostUpdate, error) {
-	ctx, cancel := context.WithTimeout(ctx, Timeout)
+	ctx, cancel := within(ctx, client)
 	defer cancel()
 	rest, err := client.OwnKinds()
 	if err != nil {
@@ -89,7 +89,7 @@ func rawAnswer(result rest.Result) ([]byte, error) {
 // DeleteHostUpdate deletes the HostUpdate of a Node. found is false if there is none, or if the API
 // server serves no such kind.
 func DeleteHostUpdate(ctx context.Context, client *Client, node string) (found bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, Timeout)
+	ctx, cancel := within(ctx, client)
 	defer cancel()
 	rest, err := client.OwnKinds()
 	if err != nil {

@@ -116,7 +116,7 @@ func send(ctx context.Context, client API, p Patch) (*corev1.Node, Outcome, erro
 		// The API server would treat an empty resourceVersion as no precondition.
 		return nil, Refused, fmt.Errorf("writing node %s: the write names no resourceVersion", p.Node)
 	}
-	ctx, cancel := context.WithTimeout(ctx, Timeout)
+	ctx, cancel := within(ctx, client)
 	defer cancel()
 	kind, subresources := types.MergePatchType, []string(nil)
 	if p.toStatus() {
@@ -178,7 +178,7 @@ func Settle(ctx context.Context, client API, p Patch, failed func(error)) (*core
 // exist: the API server itself answers a GET with 404, and a LIST of Nodes of that name is
 // empty. A single 404 is not enough to free the Node's slot.
 func Find(ctx context.Context, client API, name string) (*corev1.Node, error) {
-	ctx, cancel := context.WithTimeout(ctx, Timeout)
+	ctx, cancel := within(ctx, client)
 	defer cancel()
 	n, err := client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	if err == nil {

@@ -82,8 +82,6 @@ func quoteText(s string) string {
 
 // lease reads the Lease, which must exist.
 func (s *Source) lease(ctx context.Context) (*coordinationv1.Lease, error) {
-	ctx, cancel := context.WithTimeout(ctx, kube.Timeout)
-	defer cancel()
 	l, err := s.theLease(ctx)
 	if kube.NoLease(err, s.LeaseName) {
 		return nil, fmt.Errorf("lease %s/%s does not exist; without it no turn begins or advances; to create it: lockkeeper init", s.Namespace, s.LeaseName)
@@ -97,8 +95,6 @@ func (s *Source) lease(ctx context.Context) (*coordinationv1.Lease, error) {
 // annotateLease sets or lifts the stop. The patch has no resourceVersion: a leader renews the
 // Lease every few seconds, and a stop must not conflict with that.
 func (s *Source) annotateLease(ctx context.Context, text *string, dryRun bool) error {
-	ctx, cancel := context.WithTimeout(ctx, kube.Timeout)
-	defer cancel()
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]*string{v1alpha1.AnnotationStop: text}}})
 	if err != nil {
 		return err
@@ -254,8 +250,6 @@ func hasAny(m map[string]string, keys []string) bool {
 
 // createLease sends the Lease once.
 func (s *Source) createLease(ctx context.Context, o InitOptions) (*coordinationv1.Lease, error) {
-	ctx, cancel := context.WithTimeout(ctx, kube.Timeout)
-	defer cancel()
 	options := metav1.CreateOptions{FieldManager: kube.FieldManager("admin")}
 	if o.DryRun {
 		options.DryRun = []string{metav1.DryRunAll}

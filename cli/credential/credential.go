@@ -55,6 +55,8 @@ type Options struct {
 	// Certificate requests a client certificate through the CertificateSigningRequest
 	// API, instead of a token.
 	Certificate bool
+	// Kubectl has the flags with which kubectl reaches the same cluster, each after a space; "" for none.
+	Kubectl string
 	// Tell is called with a sentence that says what Mint waits for. It may be nil.
 	Tell func(string)
 }
@@ -180,14 +182,11 @@ func request(ctx context.Context, admin *rest.Config, o Options) (*authenticatio
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, kube.Timeout)
-	defer cancel()
 	r, err := client.CoreV1().ServiceAccounts(o.Namespace).CreateToken(ctx, v1alpha1.CoordinatorServiceAccount, &authenticationv1.TokenRequest{
 		Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: new(seconds(o.Lifetime))},
 	}, metav1.CreateOptions{FieldManager: kube.FieldManager("admin")})
 	if apierrors.IsNotFound(err) {
-		return nil, fmt.Errorf("there is no service account %s/%s; apply the manifests first: lockkeeper manifests | kubectl apply -f -",
-			o.Namespace, v1alpha1.CoordinatorServiceAccount)
+		return nil, fmt.Errorf("there is no service account %s/%s; apply the manifests first: %s", o.Namespace, v1alpha1.CoordinatorServiceAccount, o.applies(nil))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("asking for a token of service account %s/%s: %w", o.Namespace, v1alpha1.CoordinatorServiceAccount, err)

@@ -187,8 +187,8 @@ func TestMintSaysWhatIsWrong(t *testing.T) {
 			t.Errorf("%+v: asked %s before it was refused", c.o, *asked)
 		}
 	}
-	_, err := Mint(t.Context(), Options{Caller: kube.Caller{Kubeconfig: admin}, Lifetime: time.Hour, Namespace: "elsewhere"})
-	if err == nil || err.Error() != "there is no service account elsewhere/lockkeeper-coordinator; apply the manifests first: lockkeeper manifests | kubectl apply -f -" {
+	_, err := Mint(t.Context(), Options{Caller: kube.Caller{Kubeconfig: admin}, Lifetime: time.Hour, Namespace: "elsewhere", Kubectl: " --context prod"})
+	if err == nil || err.Error() != "there is no service account elsewhere/lockkeeper-coordinator; apply the manifests first: lockkeeper manifests --namespace elsewhere | kubectl --context prod apply -f -" {
 		t.Errorf("not applied: %v", err)
 	}
 	_, err = Mint(t.Context(), Options{Caller: kube.Caller{Kubeconfig: away}, Lifetime: time.Hour})

@@ -82,8 +82,6 @@ func signed(ctx context.Context, admin *rest.Config, o Options) (*clientcmdapi.A
 }
 
 func (s *signer) create(ctx context.Context, request []byte) (*certificatesv1.CertificateSigningRequest, error) {
-	ctx, cancel := context.WithTimeout(ctx, kube.Timeout)
-	defer cancel()
 	return s.csrs.Create(ctx, &certificatesv1.CertificateSigningRequest{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "lockkeeper-coordinator-"},
 		Spec: certificatesv1.CertificateSigningRequestSpec{
@@ -121,8 +119,6 @@ func (s *signer) obtain(ctx context.Context, csr *certificatesv1.CertificateSign
 }
 
 func (s *signer) approve(ctx context.Context, csr *certificatesv1.CertificateSigningRequest) error {
-	ctx, cancel := context.WithTimeout(ctx, kube.Timeout)
-	defer cancel()
 	csr.Status.Conditions = append(csr.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{
 		Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue,
 		Reason: "LockkeeperKubeconfig", Message: "approved by the user who ran `lockkeeper kubeconfig --csr`",

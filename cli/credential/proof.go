@@ -38,8 +38,7 @@ func proveRenewal(ctx context.Context, admin *rest.Config, o *Options, minted *a
 		return ""
 	case apierrors.IsForbidden(err) && strings.Contains(err.Error(), "'"+tokenPolicy+"'"):
 		return fmt.Sprintf("it cannot renew itself: the admission policy %s does not know this API server's audience. "+
-			"The token itself is valid. Run this, with the other options that you gave `lockkeeper manifests` before: lockkeeper manifests%s | kubectl apply -f -",
-			tokenPolicy, manifestsFlags(o, minted.Spec.Audiences))
+			"The token itself is valid. Run this, with the other options that you gave `lockkeeper manifests` before: %s", tokenPolicy, o.applies(minted.Spec.Audiences))
 	case apierrors.IsForbidden(err):
 		return "it does not renew itself: RBAC does not let the coordinator ask for tokens, as with `lockkeeper manifests --no-renewal`. Put a new token in its place before it expires"
 	default:
@@ -47,8 +46,8 @@ func proveRenewal(ctx context.Context, admin *rest.Config, o *Options, minted *a
 	}
 }
 
-// manifestsFlags returns the flags of `lockkeeper manifests` for these audiences.
-func manifestsFlags(o *Options, audiences []string) string {
+// applies returns the command that applies the manifests with these audiences to the caller's cluster.
+func (o *Options) applies(audiences []string) string {
 	var b strings.Builder
 	if o.Namespace != v1alpha1.DefaultLeaseNamespace {
 		b.WriteString(" --namespace " + o.Namespace)
@@ -56,5 +55,5 @@ func manifestsFlags(o *Options, audiences []string) string {
 	for _, a := range audiences {
 		b.WriteString(" --audience '" + a + "'")
 	}
-	return b.String()
+	return "lockkeeper manifests" + b.String() + " | kubectl" + o.Kubectl + " apply -f -"
 }
