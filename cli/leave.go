@@ -85,11 +85,7 @@ func leaveCommand(c *urfave.Context) error {
 	}
 	all := pending
 	if c.Bool("without-coordinator") {
-		for err == nil && len(pending) > 0 {
-			if err = s.LeaveUnreleased(c.Context, pending[0]); err == nil {
-				pending = pending[1:]
-			}
-		}
+		pending, err = s.LeaveAllUnreleased(c.Context, pending, func(line string) { fmt.Fprintln(c.App.ErrWriter, "lockkeeper: "+line) })
 	} else {
 		ctx, cancel := context.WithTimeoutCause(c.Context, timeout, cluster.ErrTimeout)
 		defer cancel()

@@ -54,6 +54,28 @@ func (s *Source) WaitLeft(ctx context.Context, nodes []string, say func(line str
 	return w.Nodes, err
 }
 
+// errCommitted is the error of a node whose host has committed to a reboot or an apply.
+var errCommitted = errors.New("has committed to it; wait until its host reports, or delete the Node if the host is gone")
+
+// LeaveAllUnreleased does what [Source.LeaveUnreleased] does, for one node after the other. A host that has committed keeps only its
+// own node from leaving: a machine that is gone must not keep those that come after it. LeaveAllUnreleased returns the nodes that have
+// not left, and the last error. say receives the others.
+func (s *Source) LeaveAllUnreleased(ctx context.Context, nodes []string, say func(line string)) (pending []string, err error) {
+	for i, node := range nodes {
+		failed := s.LeaveUnreleased(ctx, node)
+		if failed == nil {
+			continue
+		}
+		if err != nil {
+			say(err.Error())
+		}
+		if pending, err = append(pending, node), failed; !errors.Is(failed, errCommitted) {
+			return append(pending, nodes[i+1:]...), err
+		}
+	}
+	return pending, err
+}
+
 // LeaveUnreleased removes everything of lockkeeper's but the label managed=false from a node that
 // no coordinator releases, and undoes lockkeeper's own cordon. It is an error if an instance
 // releases nodes, or if the host has committed to a reboot or an apply. The caller needs the verb
@@ -72,7 +94,7 @@ func (s *Source) LeaveUnreleased(ctx context.Context, node string) error {
 				return false, err
 			}
 			if n.Committed() {
-				return false, fmt.Errorf("%s is in %s and has committed to it; wait until its host reports, or delete the Node if the host is gone", n.Name, n.State)
+				return false, fmt.Errorf("%s is in %s and %w", n.Name, n.State, errCommitted)
 			}
 			return true, nil
 		})

@@ -93,3 +93,32 @@ func TestCommittedNodeDoesNotLeave(t *testing.T) {
 		}
 	}
 }
+
+// TestCommittedNodesKeepNoOthers: of a fleet that leaves without a coordinator, machines that died in the middle of their reboots stay,
+// and no others. Another error ends the command: it would be the same for each node.
+func TestCommittedNodesKeepNoOthers(t *testing.T) {
+	w := newWorld(t)
+	w.lease.Namespace, w.lease.Name = "lockkeeper", "lockkeeper"
+	leaves := label(v1alpha1.LabelManaged, "false")
+	dead := all(inTurn(v1alpha1.StateRebooting, "13:00:00", "committed"), leaves)
+	s, client, _ := faulty(t, nil, w.add("n1", dead), w.add("n2", leaves), w.add("n3", dead), w.add("n4", leaves), w.lease)
+	s.DeleteUpdate = func(context.Context, string) (bool, error) { return false, nil }
+	names := []string{"n1", "n2", "n3", "n4"}
+	var said []string
+	pending, err := s.LeaveAllUnreleased(t.Context(), names, func(line string) { said = append(said, line) })
+	if strings.Join(pending, " ") != "n1 n3" || err == nil || !strings.HasPrefix(err.Error(), "n3 is in rebooting") ||
+		len(said) != 1 || !strings.HasPrefix(said[0], "n1 is in rebooting and has committed to it; wait until its host reports") {
+		t.Errorf("%q have not left: %v, said %q", pending, err, said)
+	}
+	for _, name := range []string{"n2", "n4"} {
+		if n, err := client.CoreV1().Nodes().Get(t.Context(), name, metav1.GetOptions{}); err != nil || labels.FormatLabels(n.Labels) != v1alpha1.LabelManaged+"=false" {
+			t.Errorf("%s left with %v, %v", name, n.Labels, err)
+		}
+	}
+	w.lease.Spec.RenewTime = &metav1.MicroTime{Time: time.Now()}
+	s, _, writes := faulty(t, nil, w.add("n1", leaves), w.add("n2", leaves), w.lease)
+	pending, err = s.LeaveAllUnreleased(t.Context(), names[:2], func(line string) { t.Errorf("said %s", line) })
+	if len(pending) != 2 || err == nil || !strings.HasPrefix(err.Error(), "an instance on n3 releases nodes") || *writes != 0 {
+		t.Errorf("%q have not left: %v, %d writes", pending, err, *writes)
+	}
+}
