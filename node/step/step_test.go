@@ -653,6 +653,45 @@ uncordon -mark ack=uncordoning/done wants=nothing host`
 	}
 }
 
+// TestWaitsForOthers: what a host says in a hook stage in which it has no hook units itself.
+func TestWaitsForOthers(t *testing.T) {
+	for name, c := range map[string]struct {
+		state string
+		set   func(n *turn.Node)
+		want  string
+	}{
+		"hooks alone":                    {"before-reboot", func(n *turn.Node) { n.Grant.Terms.WaitForVolumeDetach, n.Volumes = false, []string{"v"} }, "hooks"},
+		"no volume":                      {"before-reboot", func(n *turn.Node) { n.Volumes = nil }, "hooks"},
+		"a volume that nothing evicts":   {"before-reboot", func(n *turn.Node) { n.Grant.Drains = false }, "hooks"},
+		"a volume in another hook stage": {"before-drain", func(*turn.Node) {}, "hooks"},
+		"a volume, and a hook":           {"before-reboot", func(*turn.Node) {}, "hooks and volumes to detach"},
+		"a hook of an earlier turn":      {"before-reboot", func(n *turn.Node) { n.Hooks = map[string]string{"h": "t0"} }, "hooks and volumes to detach"},
+		"a volume, after the hook":       {"before-reboot", func(n *turn.Node) { n.Hooks = map[string]string{"h": aTurn} }, "volumes to detach"},
+	} {
+		o := observe(t, []string{c.state, "ack=" + c.state + "/seen"})
+		o.Node.Grant.Terms.WaitForVolumeDetach, o.Node.Volumes = true, []string{"v"}
+		o.Node.Grant.Terms.BeforeReboot = []v1alpha1.Hook{{Name: "h"}}
+		if c.set(&o.Node); Step(o).Detail != c.want {
+			t.Errorf("%s: %q, expected %q", name, Step(o).Detail, c.want)
+		}
+	}
+}
+
+// TestSaysWhyItTakesNoPart: a host in no turn that is not to get one says who decided that.
+func TestSaysWhyItTakesNoPart(t *testing.T) {
+	for want, set := range map[string]func(*Observation){
+		"managed=false": func(o *Observation) { o.Node.Managed = new(false) },
+		"managed_by_default is false in this host's file": func(o *Observation) { o.ManagedByDefault = false },
+		"disk": func(o *Observation) { o.Node.Detached = &v1alpha1.Intent{Reason: "disk"} },
+		"this host leaves; its package is being removed, or a user ran `lockkeeper leave --this-host`": func(o *Observation) { o.Leaving = true },
+	} {
+		o := observe(t, []string{"absent"})
+		if set(&o); Step(o).Detail != want {
+			t.Errorf("%q, expected %q", Step(o).Detail, want)
+		}
+	}
+}
+
 // TestPermittedRebootIsSaid checks that the reason why a host no longer answers its FleetLock client also says that the
 // client may still reboot the host.
 func TestPermittedRebootIsSaid(t *testing.T) {
