@@ -146,6 +146,8 @@ func (h *Host) sourcesError(o *step.Observation) string {
 		return ""
 	case s.Veto == v1alpha1.ReasonSourceUnreadable:
 		return s.VetoDetail
+	case s.Unreadable != "": // without a veto: the host wants nothing, or a version is held back
+		return s.Unreadable
 	case s.Passing:
 		return s.Missing
 	default:

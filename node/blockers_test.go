@@ -121,3 +121,22 @@ func TestTroubleNamesWhatIsThere(t *testing.T) {
 		t.Errorf("refused in another state: %+v", last)
 	}
 }
+
+// TestSourcesError checks that a source that cannot be read is reported, although the host wants nothing and so has no veto.
+func TestSourcesError(t *testing.T) {
+	const unread = "File /x cannot be read: no"
+	for wants, reads := range map[v1alpha1.Wants]func(*step.Sources){
+		v1alpha1.WantsNothing: func(s *step.Sources) { s.Unreadable = unread },
+		v1alpha1.WantsReboot:  func(s *step.Sources) { s.Veto, s.VetoDetail, s.Unreadable = v1alpha1.ReasonHeldBack, "held", unread },
+	} {
+		var h Host
+		o := situation(v1alpha1.StateIdle, func(o *step.Observation) { o.Sources.Wants = wants })
+		if got := h.sourcesError(&o); got != "" {
+			t.Errorf("wants %s, and all can be read: %q", wants, got)
+		}
+		reads(&o.Sources)
+		if got := h.sourcesError(&o); got != unread {
+			t.Errorf("wants %s: %q, expected %q", wants, got, unread)
+		}
+	}
+}

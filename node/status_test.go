@@ -82,6 +82,7 @@ func TestStatusLine(t *testing.T) {
 			"not managed; waits: Unmanaged (managed=false) since T" + wants},
 		{"", func(o *o) { o.Node.Detached = &v1alpha1.Intent{Reason: "theirs"} }, "not managed; waits: Detached (theirs) since T" + wants},
 		{"idle", none, "idle; up to date since T"},
+		{"idle", with(none, func(o *o) { o.Sources.Unreadable = "File /x cannot be read: no" }), "idle; waits: SourceUnreadable (File /x cannot be read: no) since T"},
 		{"idle", nil, "idle; waits for its turn since T" + wants},
 		{"idle", func(o *o) { o.Node.Held = v1alpha1.ReasonBudget }, "idle; waits for its turn: Budget since T" + wants},
 		{"paused", nil, "paused; waits for its turn since T" + wants},

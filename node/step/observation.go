@@ -98,6 +98,9 @@ type Sources struct {
 	// Passing is set if what is Unconfirmed need not be published, because it is usually over
 	// soon: the API server was away, and the policies are about to be read again.
 	Passing bool
+	// Unreadable is which source cannot be read now, and why, or "": what changes there is unknown.
+	// It is set even if the host wants nothing. Policies are not in it.
+	Unreadable string
 
 	// Changes are the changes that cost something. HeldBack are the changes to OS
 	// versions that a policy holds back.

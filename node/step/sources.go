@@ -63,7 +63,7 @@ func (o *Observation) Combine(r *Reports) {
 	if !r.HooksRead && published != nil {
 		o.Self.HookStages = published.HookStages
 	}
-	s := Sources{Missing: r.missing(n, published != nil)}
+	s := Sources{Missing: r.missing(n, published != nil), Unreadable: cmp.Or(r.FilesError, r.Unread)}
 	s.Complete = s.Missing == ""
 
 	changes := slices.Clone(r.Engine)
@@ -135,7 +135,7 @@ func (r *Reports) missing(n *turn.Node, published bool) string {
 	case !r.HooksRead && !published:
 		return "hook units: systemd has not answered yet"
 	case !r.SentinelsRead:
-		return "sentinels: not read yet"
+		return cmp.Or(r.Unread, "sentinels: not read yet") // one that has never been read may never be
 	case r.EngineError != "" && !published:
 		return "update_engine: " + r.EngineError
 	}

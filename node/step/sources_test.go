@@ -44,6 +44,7 @@ func TestCombine(t *testing.T) {
 		unconfirmed string
 		veto        v1alpha1.Reason
 		vetoDetail  string
+		unreadable  string
 		changes     string // sources and names
 	}{
 		"nothing":                   {wants: "nothing"},
@@ -87,19 +88,21 @@ func TestCombine(t *testing.T) {
 		"hooks not read":                           {reports: func(r *Reports) { r.HooksRead = false }, missing: "hook units: systemd has not answered yet"},
 		"hooks not read after they were published": {reports: func(r *Reports) { r.HooksRead = false }, node: published, wants: "nothing"},
 		"files not read":                           {reports: func(r *Reports) { r.FilesRead = false }, node: published, missing: "watched files: not read yet"},
-		"a file that cannot be read":               {reports: func(r *Reports) { r.FilesError = "File /x cannot be read" }, wants: "nothing"},
+		"a file that cannot be read":               {reports: func(r *Reports) { r.FilesError = "File /x cannot be read" }, wants: "nothing", unreadable: "File /x cannot be read"},
 		"a file that cannot be read, and an update": {reports: func(r *Reports) { r.Engine, r.FilesError = update("4.2"), "File /x cannot be read" }, wants: "reboot", drains: true,
-			veto: "SourceUnreadable", vetoDetail: "File /x cannot be read", changes: "OSUpdate@4.2"},
+			veto: "SourceUnreadable", vetoDetail: "File /x cannot be read", unreadable: "File /x cannot be read", changes: "OSUpdate@4.2"},
+		"sentinels that cannot be read": {reports: func(r *Reports) { r.SentinelsRead, r.Unread = false, "sentinel: lstat /s: permission denied" }, node: published,
+			missing: "sentinel: lstat /s: permission denied", unreadable: "sentinel: lstat /s: permission denied"},
 
-		"the reads before a commit fail, and nothing": {reports: func(r *Reports) { r.Unread = "update_engine: no answer" }, wants: "nothing"},
+		"the reads before a commit fail, and nothing": {reports: func(r *Reports) { r.Unread = "update_engine: no answer" }, wants: "nothing", unreadable: "update_engine: no answer"},
 		"the reads before a commit fail, and a sentinel": {reports: func(r *Reports) { r.Unread, r.Sentinels = "update_engine: no answer", []string{"/run/s"} },
-			wants: "reboot", drains: true, veto: "SourceUnreadable", vetoDetail: "update_engine: no answer", changes: "Sentinel /run/s"},
+			wants: "reboot", drains: true, veto: "SourceUnreadable", vetoDetail: "update_engine: no answer", unreadable: "update_engine: no answer", changes: "Sentinel /run/s"},
 		"the reads before a commit fail, and a version is held back": {reports: func(r *Reports) {
 			r.Unread, r.Engine, r.Sentinels = "sentinel: no", update("9.1"), []string{"/run/s"}
-		}, wants: "reboot", drains: true, veto: "HeldBack", vetoDetail: "its plan would boot a version that a policy holds back", changes: "Sentinel /run/s"},
+		}, wants: "reboot", drains: true, veto: "HeldBack", vetoDetail: "its plan would boot a version that a policy holds back", unreadable: "sentinel: no", changes: "Sentinel /run/s"},
 		"the reads before a commit fail, and a file cannot be read": {reports: func(r *Reports) {
 			r.Unread, r.Engine, r.FilesError = "other reboot managers: no", update("4.2"), "File /x cannot be read"
-		}, wants: "reboot", drains: true, veto: "SourceUnreadable", vetoDetail: "File /x cannot be read", changes: "OSUpdate@4.2"},
+		}, wants: "reboot", drains: true, veto: "SourceUnreadable", vetoDetail: "File /x cannot be read", unreadable: "File /x cannot be read", changes: "OSUpdate@4.2"},
 		"an engine that does not run, and a sentinel": {reports: func(r *Reports) { r.EngineError, r.Sentinels = "it does not run", []string{"/run/s"} }, node: published,
 			wants: "reboot", drains: true, changes: "Sentinel /run/s"},
 
@@ -149,6 +152,9 @@ func TestCombine(t *testing.T) {
 		}
 		if s.Unconfirmed != c.unconfirmed || s.Veto != c.veto || s.VetoDetail != c.vetoDetail {
 			t.Errorf("%s: unconfirmed %q, veto %q (%s), expected %q, %q (%s)", name, s.Unconfirmed, s.Veto, s.VetoDetail, c.unconfirmed, c.veto, c.vetoDetail)
+		}
+		if s.Unreadable != c.unreadable {
+			t.Errorf("%s: unreadable %q, expected %q", name, s.Unreadable, c.unreadable)
 		}
 	}
 }

@@ -124,6 +124,10 @@ func (o *Observation) notInTurn() Decision {
 			// The status shows it before there is an update that it would block.
 			return Decision{Waits: o.Veto, Detail: o.VetoDetail}
 		}
+		if o.Sources.Unreadable != "" {
+			// The host is not up to date: it does not see what changes there.
+			return Decision{Waits: v1alpha1.ReasonSourceUnreadable, Detail: o.Sources.Unreadable}
+		}
 		return Decision{}
 	}
 	if o.NoLeader != "" {

@@ -435,6 +435,8 @@ func TestWaitsForItsTurn(t *testing.T) {
 		{"idle wants=nothing", nil, ": "},
 		{"idle wants=nothing veto=OtherManager", nil, "OtherManager: kured is active"},
 		{"idle wants=nothing veto=Window", nil, ": "},
+		{"idle wants=nothing", func(o *Observation) { o.Sources.Unreadable = "File /x cannot be read" }, "SourceUnreadable: File /x cannot be read"},
+		{"idle", func(o *Observation) { o.Sources.Unreadable = "File /x cannot be read" }, ": waits for its turn"},
 		{"idle", nil, ": waits for its turn"},
 		{"idle held=Budget", nil, "Budget: waits for its turn"},
 		{"idle held=Window veto=Window", nil, "Window: kured is active"},
