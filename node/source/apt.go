@@ -46,6 +46,9 @@ func aptAutomaticReboot(r hostfs.FS) (bool, error) {
 		if name != aptMain {
 			name = path.Join(aptParts, name)
 		}
+		if info, err := r.Stat(name); err == nil && !info.Mode().IsRegular() {
+			continue // apt ignores it, too: a directory with old files, or a link to /dev/null
+		}
 		text, err := r.Read(name)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
