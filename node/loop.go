@@ -86,7 +86,7 @@ func (h *Host) succeeded(d step.Decision) time.Duration {
 	if n != nil && n.InTurn() {
 		// Outside of a turn the host does not wake for its window. Thousands of hosts
 		// may share a window, and each host writes when the window opens.
-		window = h.windows.Left(time.Now())
+		window = h.windows.Left(h.windowTime())
 	}
 	next := pace(d.Again, n != nil && n.State == v1alpha1.StateRebooting, h.currentSettings().MinUptime-h.self.uptime(), window, h.delayLeft)
 	if soon := h.announced.Next(time.Now()); soon > 0 {

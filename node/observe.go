@@ -102,7 +102,7 @@ func (h *Host) evictFrom(n *turn.Node, own *v1alpha1.Terms) time.Time {
 // vetoes returns this host's reasons against a commit. committed is whether it has committed
 // already.
 func (h *Host) vetoes(s Settings, committed bool) step.Vetoes {
-	h.windows = step.WindowsAt(s.Windows, time.Now(), committed)
+	h.windows = step.WindowsAt(s.Windows, h.windowTime(), committed)
 	v := step.Vetoes{Observe: s.Observe, Paused: s.Paused, Window: h.windows.Closed, Uptime: h.self.uptime(), MinUptime: s.MinUptime}
 	for _, m := range h.managers.Active() {
 		v.Managers = append(v.Managers, m.String())
@@ -202,6 +202,21 @@ func (h *Host) watchHooks(ctx context.Context) {
 func (h *Host) serverTime() time.Time {
 	ahead, _ := h.client.Skew()
 	return time.Now().Add(ahead)
+}
+
+// clockSlack is by how much the host's clock may differ from the API server's before the host's
+// windows follow that one.
+const clockSlack = 30 * time.Second
+
+// windowTime returns the time by which the host's windows are open or closed: by its own clock, or
+// by the API server's if its own is far off. Otherwise a host whose clock is not set, as for a
+// while after its boot, would reboot outside of its windows.
+func (h *Host) windowTime() time.Time {
+	now := time.Now()
+	if ahead, _ := h.client.Skew(); ahead.Abs() > clockSlack {
+		return now.Add(ahead)
+	}
+	return now
 }
 
 // checkLeader reads the Lease if the host has waited for its turn for a long time.

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -99,6 +100,26 @@ func TestPoliciesCannotBeReadAnyMore(t *testing.T) {
 	}
 	broken.Store(false)
 	until("read again", func() bool { o := h.observe(ctx); return o.Veto == "" && o.Sources.Unconfirmed == "" })
+}
+
+// TestWindowsOfAHostWithAWrongClock checks that a host's windows follow the API server's clock if its own is far off.
+func TestWindowsOfAHostWithAWrongClock(t *testing.T) {
+	for ahead, veto := range map[time.Duration]v1alpha1.Reason{
+		0: "", 20 * time.Second: "", -12 * time.Hour: v1alpha1.ReasonWindow, 12 * time.Hour: v1alpha1.ReasonWindow,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			h, api, _ := newMemoryHost(t, v1alpha1.StateIdle)
+			api.ahead = ahead
+			must(t, h.read(t.Context(), step.ReadEviction)) // the answers have the server's time
+			opened := time.Now().UTC().Add(-10 * time.Minute)
+			h.Reload(Settings{ManagedByDefault: true, Windows: []policy.Window{
+				{Days: [7]bool{true, true, true, true, true, true, true}, Hour: opened.Hour(), Minute: opened.Minute(), Duration: time.Hour, Zone: time.UTC},
+			}})
+			if o := h.observe(t.Context()); o.Veto != veto {
+				t.Errorf("the API server's clock is %v ahead: veto %q (%s), expected %q", ahead, o.Veto, o.VetoDetail, veto)
+			}
+		})
+	}
 }
 
 // TestWindowsAreTheHostsVeto checks windows from the host's file, and other windows after a reload.

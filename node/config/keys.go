@@ -161,6 +161,7 @@ var keys = []Key{
 		"While no window is open, the host has the veto `Window`: it commits to no cordon, no apply and no reboot. In a turn during which a window closes, "+
 		"evictions that have begun continue, and then the host waits, drained, until a window opens. The turn is backed out if the timeout of its policy for that state is over first, "+
 		"unless `drain.onTimeout` is `Wait`. Steps that give the node back to the cluster happen at any time. "+
+		"If this host's clock is more than 30 s off the API server's, the windows follow the API server's. "+
 		"The windows of a file replace all windows of the files before it. `window = []` at the top of a drop-in removes all windows.",
 		windowKey("days", list[v1alpha1.Day]("list of days", "of `\"Mon\"`, `\"Tue\"`, `\"Wed\"`, `\"Thu\"`, `\"Fri\"`, `\"Sat\"` and `\"Sun\"`", 7, oneLine(16)),
 			`["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"]`, `["Sat"]`,
