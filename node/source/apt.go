@@ -20,8 +20,8 @@ const (
 )
 
 var (
-	// aptName matches the names that apt reads in its directory, by apt.conf(5).
-	aptName = regexp.MustCompile(`^[\w-]([\w.-]*\.conf|[\w-]*)$`)
+	// aptName matches the names that apt reads in its directory, by apt.conf(5), and those with a colon, which it reads too.
+	aptName = regexp.MustCompile(`^[\w:-]([\w.:-]*\.conf|[\w:-]*)$`)
 	// aptToken matches a comment, a quoted word, or a word.
 	aptToken = regexp.MustCompile(`//.*|#.*|(?s:/\*.*?\*/)|"[^"]*"|[;{}]|[^\s";{}]+`)
 )

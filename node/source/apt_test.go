@@ -59,6 +59,7 @@ func TestAutomaticReboot(t *testing.T) {
 		"apt.conf is the last":     {map[string]string{tool: "", "etc/apt/apt.conf.d/99x": on, "etc/apt/apt.conf": off}, false},
 		"a file that apt passes":   {map[string]string{tool: "", "etc/apt/apt.conf.d/50x.ucf-dist": on, "etc/apt/apt.conf.d/60y~": on, "etc/apt/apt.conf.d/.z": on, "etc/apt/apt.conf.d/a.conf.bak": on}, false},
 		"a directory":              {map[string]string{tool: "", "etc/apt/apt.conf.d/old/50x": on, "etc/apt/apt.conf.d/10x": off}, false},
+		"a name with a colon":      {map[string]string{tool: "", "etc/apt/apt.conf.d/50:x": on}, true},
 		"a name with dots":         {map[string]string{tool: "", "etc/apt/apt.conf.d/50.x.conf": on}, true},
 		"in apt's other words":     {map[string]string{tool: "", "etc/apt/apt.conf.d/50x": "unattended-upgrade { AUTOMATIC-REBOOT yes; };"}, true},
 		"no word for true or none": {map[string]string{tool: "", "etc/apt/apt.conf.d/50x": `Unattended-Upgrade::Automatic-Reboot "maybe";`}, false},
