@@ -593,7 +593,9 @@ func TestSeveralNodesAreConfirmed(t *testing.T) {
 	question := "n1 n2\nunmanage 2 nodes (cluster " + server.URL + ", context c)? [y/N] "
 	for _, input := range []string{"n\n", "\n", "yo\n", "\x03", "\x04", "y\x04\x04"} {
 		shown, exit := pty(t, dir, 80, env, input, args...)
-		if !strings.Contains(shown, question) || !strings.Contains(shown, "lockkeeper: not confirmed, nothing was changed (cluster ") || exit != 1 || patches.Load() != 0 {
+		// At Ctrl-C the kernel sends the signal, and then discards what is on its way to the terminal: sometimes the answer.
+		answered := input == "\x03" || strings.Contains(shown, "lockkeeper: not confirmed, nothing was changed (cluster ")
+		if !strings.Contains(shown, question) || !answered || exit != 1 || patches.Load() != 0 {
 			t.Errorf("%q: %d, %d patches\n%s", input, exit, patches.Load(), shown)
 		}
 	}
