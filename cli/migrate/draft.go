@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -106,7 +107,7 @@ func (d *draft) untolerated(t *corev1.PodTemplateSpec) {
 	}
 	refuses := func(taint corev1.Taint) bool {
 		return taint.Effect != corev1.TaintEffectPreferNoSchedule && !strings.HasPrefix(taint.Key, systemTaint) && !isOwned(taint.Key) &&
-			!slices.ContainsFunc(t.Spec.Tolerations, func(o corev1.Toleration) bool { return tolerates(o, taint) })
+			!slices.ContainsFunc(t.Spec.Tolerations, func(o corev1.Toleration) bool { return o.ToleratesTaint(logr.Discard(), &taint, true) })
 	}
 	var names []string
 	for i := range d.in.Nodes {
@@ -120,14 +121,6 @@ func (d *draft) untolerated(t *corev1.PodTemplateSpec) {
 		d.note(Note{"tolerations", Decide, fmt.Sprintf("the tool does not run on %s, because its pods do not tolerate a taint there; "+
 			"the policy selects nodes by their labels: have its nodeSelector leave these nodes out, unless lockkeeper is to reboot them", some(names))})
 	}
-}
-
-// tolerates is the rule of Kubernetes; an empty key or effect matches all.
-func tolerates(o corev1.Toleration, taint corev1.Taint) bool {
-	if o.Effect != "" && o.Effect != taint.Effect || o.Key != "" && o.Key != taint.Key {
-		return false
-	}
-	return o.Operator == corev1.TolerationOpExists || (o.Operator == "" || o.Operator == corev1.TolerationOpEqual) && o.Value == taint.Value
 }
 
 // selectorNote is the note of a selector that the policy has. A label of the tool's own goes
