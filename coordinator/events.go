@@ -123,10 +123,14 @@ func (e *events) run(ctx context.Context, client kube.API) {
 				if err == nil || ctx.Err() != nil || apierrors.IsAlreadyExists(err) {
 					break
 				}
-				// A webhook that fails must not hold up the other Events.
-				webhook := apierrors.IsInternalError(err) && try >= 2
+				// A webhook that fails or denies must not hold up the other Events. A denial is a 400 if the webhook names no code.
+				webhook := apierrors.IsInternalError(err) && try >= 2 || apierrors.IsBadRequest(err)
 				if webhook || apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsNotFound(err) {
 					e.log.Warn("the API server refuses an Event", "reason", event.Reason, "about", event.Regarding.Name, "err", err)
+					break
+				}
+				if try == eventTries-1 {
+					e.log.Warn("an Event is lost, because the API server does not take it", "reason", event.Reason, "about", event.Regarding.Name, "err", err)
 					break
 				}
 				if pause(ctx, eventAgain) != nil {
@@ -235,12 +239,13 @@ func because(r v1alpha1.Reason) string {
 }
 
 // reportRefused writes an Event when the API server refuses a decision, once for each
-// message. The leader cannot write the reason to the Node.
-func (e *events) reportRefused(n *turn.Node, message string) {
-	if e.refused[n.Name] != message {
+// message, and returns whether it has. The leader cannot write the reason to the Node.
+func (e *events) reportRefused(n *turn.Node, message string) (news bool) {
+	if news = e.refused[n.Name] != message; news {
 		e.refused[n.Name] = message
 		e.write(aboutNode(n), string(v1alpha1.ReasonForbidden), message)
 	}
+	return news
 }
 
 // reportIntents writes Events about what users have set: the emergency stop, and the

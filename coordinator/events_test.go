@@ -147,7 +147,7 @@ func TestEventWithoutAnAnswer(t *testing.T) {
 	})
 }
 
-// TestEventThatAWebhookRefuses checks that a failing webhook does not hold up the Events after the one that it refuses.
+// TestEventThatAWebhookRefuses checks that a webhook that fails, or that denies an Event, does not hold up the Events after it.
 func TestEventThatAWebhookRefuses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset()
@@ -155,21 +155,49 @@ func TestEventThatAWebhookRefuses(t *testing.T) {
 		client.PrependReactor("create", "events", func(a clienttesting.Action) (bool, runtime.Object, error) {
 			reason := a.(clienttesting.CreateAction).GetObject().(*eventsv1.Event).Reason
 			tried = append(tried, reason)
-			if reason == "Failed" {
+			switch reason {
+			case "Failed":
 				return true, nil, apierrors.NewInternalError(errors.New("failed calling webhook"))
+			case "Overdue":
+				return true, nil, apierrors.NewBadRequest(`admission webhook "w.example.com" denied the request: no`)
 			}
 			return false, nil, nil
 		})
 		e := recording()
 		ctx, cancel := context.WithCancel(t.Context())
 		go e.run(ctx, client)
-		e.write(&corev1.ObjectReference{Name: "a"}, "Failed", "x")
-		e.write(&corev1.ObjectReference{Name: "a"}, "Stopped", "x")
+		for _, reason := range []string{"Failed", "Overdue", "Stopped"} {
+			e.write(&corev1.ObjectReference{Name: "a"}, reason, "x")
+		}
 		time.Sleep(time.Hour)
 		cancel()
 		synctest.Wait()
-		if want := []string{"Failed", "Failed", "Failed", "Stopped"}; !slices.Equal(tried, want) {
+		if want := []string{"Failed", "Failed", "Failed", "Overdue", "Stopped"}; !slices.Equal(tried, want) {
 			t.Errorf("written: %q, want %q", tried, want)
+		}
+	})
+}
+
+// TestEventThatIsGivenUp checks that an Event that is lost after the last try is logged once, with the error.
+func TestEventThatIsGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset()
+		tried := 0
+		client.PrependReactor("create", "events", func(clienttesting.Action) (bool, runtime.Object, error) {
+			tried++
+			return true, nil, apierrors.NewServiceUnavailable("no etcd for Events")
+		})
+		var journal strings.Builder
+		e := recording()
+		e.log = slog.New(slog.NewTextHandler(&journal, nil))
+		ctx, cancel := context.WithCancel(t.Context())
+		go e.run(ctx, client)
+		e.write(&corev1.ObjectReference{Name: "a"}, "Failed", "x")
+		time.Sleep(time.Hour)
+		cancel()
+		synctest.Wait()
+		if text := journal.String(); tried != eventTries || strings.Count(text, "\n") != 1 || !strings.Contains(text, "no etcd for Events") {
+			t.Errorf("%d tries, and the journal has %q", tried, text)
 		}
 	})
 }

@@ -190,8 +190,12 @@ func (l *leader) written(ctx context.Context, n *turn.Node, p kube.Patch, v *rol
 		l.view.Forget(p.Node, p.ResourceVersion)
 		l.wake()
 	case kube.Refused:
-		systemd.LogEvent(l.Log, slog.LevelError, v1alpha1.MessageWriteRefused, "the API server refuses a write to the Node; the coordinator tries it again later", "node", n.Name, "err", err, "again_in", refusedFor)
-		l.events.reportRefused(n, l.client.Explain(err).Text)
+		// An old manifest or a webhook may refuse the writes to thousands of Nodes, and each is tried again after refusedFor.
+		if attrs := []any{"node", n.Name, "err", err, "again_in", refusedFor}; l.events.reportRefused(n, l.client.Explain(err).Text) {
+			systemd.LogEvent(l.Log, slog.LevelError, v1alpha1.MessageWriteRefused, "the API server refuses a write to the Node; the coordinator tries it again later", attrs...)
+		} else {
+			l.Log.Debug("the API server still refuses a write to the Node", attrs...)
+		}
 		l.leaveAlone(n.Name, refusedFor, err, v.Move == nil)
 	case kube.Unknown:
 		if ctx.Err() != nil {

@@ -353,6 +353,8 @@ func TestReasonsMakeWay(t *testing.T) {
 func TestRefusedWrite(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, api := newWriter(t)
+		var journal strings.Builder
+		l.Log = slog.New(slog.NewTextHandler(&journal, nil))
 		api.refused["a"] = true
 		again := func(want int) {
 			t.Helper()
@@ -379,6 +381,9 @@ func TestRefusedWrite(t *testing.T) {
 		}
 		if e := l.events.all(); len(e) != 1 {
 			t.Errorf("Events %q, expected one, because a write succeeded in between", e)
+		}
+		if n := strings.Count(journal.String(), "level=ERROR"); n != 2 {
+			t.Errorf("%d errors in the journal, expected one for each Event:\n%s", n, journal.String())
 		}
 	})
 }
