@@ -106,6 +106,8 @@ func (c *candidate) noLease() error {
 	return fmt.Errorf("there is no Lease %s/%s, which is a stop; to continue: lockkeeper init", c.LeaseNamespace, c.LeaseName)
 }
 
+// unreadable explains why the Lease cannot be read. The text of client-go's error may contain the port of a connection: it
+// would differ at each try, and say would log each.
 func (c *candidate) unreadable(err error) error {
 	if apierrors.IsUnauthorized(err) {
 		s := c.Credential.State()
@@ -113,7 +115,7 @@ func (c *candidate) unreadable(err error) error {
 			return errors.New(text)
 		}
 	}
-	return fmt.Errorf("reading lease %s/%s: %w", c.LeaseNamespace, c.LeaseName, err)
+	return fmt.Errorf("reading lease %s/%s: %w", c.LeaseNamespace, c.LeaseName, c.client.Explain(err))
 }
 
 // A blocker is an error that keeps a host from coordinating until a user fixes it.
@@ -133,6 +135,7 @@ func (c *candidate) campaign(ctx context.Context) (again time.Duration, err erro
 	}
 	getCtx, cancel := context.WithTimeout(ctx, kube.Timeout)
 	lease, err := c.client.CoordinationV1().Leases(c.LeaseNamespace).Get(getCtx, c.LeaseName, metav1.GetOptions{})
+	err = kube.VerifyLease(lease, err, c.LeaseName)
 	cancel()
 	if kube.NoLease(err, c.LeaseName) {
 		return c.RetryPeriod, blocker{c.noLease()}

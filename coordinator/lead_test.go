@@ -5,9 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"k8s.io/client-go/rest"
+
+	"lockkeeper.dev/lockkeeper/kube"
 )
 
 // TestWhyATermEnded checks that the journal of a host that stops or reboots does not say that it campaigns again.
@@ -62,6 +68,23 @@ func TestBlockerIsReported(t *testing.T) {
 		c.say(Status{Candidate: true, Why: "this host's clock is off", Blocked: blocked})
 	}
 	if len(said) != 2 || said[0].Blocked || !said[1].Blocked {
+		t.Errorf("said %+v", said)
+	}
+}
+
+// TestOutageIsReportedOnce checks that a standby reports an API server that it cannot reach once, although each of its tries
+// fails at a connection with another port.
+func TestOutageIsReportedOnce(t *testing.T) {
+	client, err := kube.ConnectConfig(&rest.Config{Host: "https://api:6443"}, "coordinator", "test", 1, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var said []Status
+	c := &candidate{Options: Options{LeaseNamespace: "n", LeaseName: "l", Report: func(s Status) { said = append(said, s) }, Log: slog.New(slog.DiscardHandler)}, client: client}
+	for port := range 3 {
+		c.standsBy("", fmt.Errorf("read tcp 10.0.0.5:%d->10.0.0.1:6443: %w", 43210+port, syscall.ECONNRESET))
+	}
+	if len(said) != 1 || said[0].Blocked || !strings.HasPrefix(said[0].Why, "reading lease n/l: cannot reach https://api:6443: connection reset by peer") {
 		t.Errorf("said %+v", said)
 	}
 }

@@ -156,3 +156,31 @@ func TestRequestsBeforeATermAreBounded(t *testing.T) {
 		})
 	}
 }
+
+// page answers every request with a JSON object that is no object of the API server.
+type page struct{}
+
+func (page) RoundTrip(r *http.Request) (*http.Response, error) {
+	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(`{"status":"ok"}`)), Request: r}, nil
+}
+
+// TestPageBeforeATerm checks that a candidate does not take a proxy's page for a Lease that the process before it no longer
+// holds: it would not free that Lease any more.
+func TestPageBeforeATerm(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	const text = `{"apiVersion":"v1","kind":"Config","current-context":"c","contexts":[{"name":"c","context":{"cluster":"c","user":"u"}}],` +
+		`"clusters":[{"name":"c","cluster":{"server":"http://127.0.0.1:1"}}],"users":[{"name":"u","user":{"token":"secret"}}]}`
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		credential := kube.New(kube.Options{Identity: v1alpha1.IdentityCoordinator, Paths: []string{file}, Renewed: file + ".renewed", QPS: 100, Burst: 100,
+			Wrap: func(http.RoundTripper) http.RoundTripper { return page{} }})
+		host := &candidate{Options: Options{Log: slog.New(slog.DiscardHandler), Credential: credential, LeaseNamespace: "n", LeaseName: "l", LastEpoch: "n1_dead",
+			RetryPeriod: 5 * time.Second, NodeName: func() string { return "" }}}
+		defer host.disconnect()
+		if _, err := host.campaign(t.Context()); !errors.Is(err, kube.ErrNotLease) || host.LastEpoch != "n1_dead" {
+			t.Errorf("%v; the last epoch is %q", err, host.LastEpoch)
+		}
+	})
+}
