@@ -180,7 +180,12 @@ func (c *connection) unreachable(err error) string {
 		}
 	}
 	if timeout := net.Error(nil); errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout() {
-		return c.named("%s does not answer in time", c.server())
+		text := c.named("%s does not answer in time", c.server())
+		if writeOf(err) != "" {
+			// The API server waits for a webhook for 10 s, or as long as the webhook's configuration says: up to 30 s.
+			text += "; if it answers other requests, look for an admission webhook whose server is away"
+		}
+		return text
 	}
 	return ""
 }

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/url"
@@ -37,6 +38,8 @@ func TestExplain(t *testing.T) {
 		{apierrors.NewForbidden(schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}, "lockkeeper", errors.New(`User "system:node:n1" cannot get resource "leases" in API group "coordination.k8s.io" in the namespace "lockkeeper"`)),
 			"Forbidden", "system:node:n1 may not get leases.coordination.k8s.io in namespace lockkeeper; apply the manifests: lockkeeper manifests | kubectl apply -f -"},
 		{fmt.Errorf("read tcp 10.0.0.5:43210->10.0.0.1:6443: %w", syscall.ECONNRESET), "", "/etc/kubernetes/kubelet.conf: cannot reach https://api:6443: connection reset by peer; does the API server run there, and is server in this file correct?"},
+		{writing(context.DeadlineExceeded), "", "/etc/kubernetes/kubelet.conf: https://api:6443 does not answer in time; if it answers other requests, look for an admission webhook whose server is away (writing node n1)"},
+		{fmt.Errorf("reading node n1: %w", context.DeadlineExceeded), "", "/etc/kubernetes/kubelet.conf: https://api:6443 does not answer in time"},
 		{apierrors.NewUnauthorized("Unauthorized"), "Forbidden", "/etc/kubernetes/kubelet.conf: https://api:6443 refuses its credential (401); is it this cluster's, and valid? systemctl status kubelet"},
 		{apierrors.NewConflict(nodes, "n1", errors.New("changed")), "", `Operation cannot be fulfilled on nodes "n1": changed`},
 		{&PluginError{Command: "mint", How: "exit status 1", Message: "no"}, "", "/etc/kubernetes/kubelet.conf: credential plugin mint: exit status 1: no"},
