@@ -166,6 +166,9 @@ func TestEnds(t *testing.T) {
 			change: func(p *policy.Policy, _ *rollout.Snapshot) { p.MaxUnavailable.Number = 2 }, unknown: "control-plane node c1 is unavailable", left: 2, turn: 10 * time.Minute},
 		{name: "another control-plane node is held in its turn", nodes: []turn.Node{controlPlane(turning("c1", time.Minute), nil), controlPlane(wanting("c2"), nil)}, held: map[string]v1alpha1.Reason{"c1": v1alpha1.ReasonOverdue},
 			change: func(p *policy.Policy, _ *rollout.Snapshot) { p.MaxUnavailable.Number = 2 }, unknown: "control-plane node c1 is unavailable", left: 2, without: 1, turn: 10 * time.Minute},
+		{name: "another control-plane node is held before its cordon", nodes: []turn.Node{controlPlane(turning("c1", time.Minute), func(n *turn.Node) { n.Mark, n.Unschedulable = false, false }),
+			controlPlane(wanting("c2"), nil)}, held: map[string]v1alpha1.Reason{"c1": v1alpha1.ReasonOverdue},
+			change: func(p *policy.Policy, _ *rollout.Snapshot) { p.MaxUnavailable.Number = 2 }, unknown: "control-plane node c1 is unavailable", left: 2, without: 1, turn: 10 * time.Minute},
 		{name: "another control-plane node ends its turn", nodes: []turn.Node{controlPlane(turning("c1", 6*time.Minute), nil), controlPlane(wanting("c2"), nil)},
 			change: func(p *policy.Policy, _ *rollout.Snapshot) { p.MaxUnavailable.Number = 2 }, after: 15 * time.Minute, left: 2, turn: 10 * time.Minute},
 	} {
