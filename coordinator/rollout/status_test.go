@@ -70,6 +70,20 @@ func TestStatus(t *testing.T) {
 	}
 }
 
+// TestWaiting: a node waits for the gates of its policy if it wants something and is in no turn.
+func TestWaiting(t *testing.T) {
+	for words, want := range map[string]int{"idle": 1, "idle wants=nothing": 0, "draining": 0, "draining wants=nothing": 0} {
+		words := strings.Fields(words)
+		s := situation(t, append([]string{words[0], "policy=built-in;gone", "policy=web"}, words[1:]...))
+		s.Nodes = s.Nodes[:1]
+		for _, f := range rollout.Decide(s).Figures.Policies {
+			if f.Name == "web" && f.Waiting != want {
+				t.Errorf("%s: %d wait, expected %d", words, f.Waiting, want)
+			}
+		}
+	}
+}
+
 // TestStatusOfAnInvalidPolicy names what is wrong, but not without end.
 func TestStatusOfAnInvalidPolicy(t *testing.T) {
 	f := rollout.PolicyFigures{Name: "web"}
