@@ -556,8 +556,8 @@ func TestAnswerThatIsNoList(t *testing.T) {
 // has reached that version again.
 func TestRewindBeforeTheFirstEvent(t *testing.T) {
 	for _, during := range []string{"", "watch"} {
-		s := newServer()
-		v := newNodes(s, nil, nil)
+		s, noticed := newServer(), 0
+		v := newNodes(s, nil, func() { noticed++ })
 		must(t, v.Load(t.Context()))
 		s.answer(func(_ context.Context, verb string) error {
 			if verb == during {
@@ -570,6 +570,9 @@ func TestRewindBeforeTheFirstEvent(t *testing.T) {
 		}
 		if _, err := v.watch(t.Context(), metav1.ListOptions{ResourceVersion: "100"}); !apierrors.IsResourceExpired(err) {
 			t.Errorf("watch from 100 of a store that went back to 50 (during %q): %v, expected that the version does not exist", during, err)
+		}
+		if noticed == 0 { // a leader's term must not last until the next list
+			t.Errorf("a store that went back to 50 (during %q): the caller does not know", during)
 		}
 	}
 }

@@ -67,8 +67,8 @@ type WatchOptions[O Object, T any] struct {
 	// Changed is called after a list or the watch has changed the held objects, and when
 	// Err changes.
 	Changed func()
-	// Rewound is called when a list shows that the API server's store went back in
-	// time, as etcd does when it is restored from a backup.
+	// Rewound is called, perhaps several times, when an answer shows that the API server's
+	// store went back in time, as etcd does when it is restored from a backup.
 	Rewound func()
 	// NotServed reports whether the error of a list says that the API server does not
 	// serve the kind at all, so that there are no objects.
@@ -272,6 +272,7 @@ func (w *Watch[O, T]) watch(ctx context.Context, o metav1.ListOptions) (watch.In
 	case w.opts.Server() != server: // the requests may have reached either
 		err = errMoved
 	case err == nil && surelyNewer(o.ResourceVersion, now):
+		w.opts.Rewound() // the reflector pauses before it lists again
 		err = apierrors.NewResourceExpired(fmt.Sprintf(
 			"the API server's store is at %s and was at %s before: it went back in time", now, o.ResourceVersion))
 	}
