@@ -474,6 +474,12 @@ var lawful = []struct {
 		s.write("n1", s.publishes("boot-1", v1alpha1.WantsDrain))
 		s.write("n1", enter(v1alpha1.StateDraining, "t1", s.holder(), func(g *v1alpha1.Grant) { g.Wants = v1alpha1.WantsReboot }))
 	}},
+	{"a store that is set back while a grant is under way, and in which another turn has not ended", func(s *script) {
+		s.e.lag = time.Minute
+		s.grant("n1", "t1")
+		s.rewind(maps.Clone(s.nodes))
+		s.grant("n2", "t2")
+	}},
 	{"a store that is set back while a host publishes, which names a version that the store gives out again", func(s *script) {
 		s.write("n1", annotate(v1alpha1.AnnotationDetached, "why"))
 		s.write("n1", release(v1alpha1.ReasonDetached))

@@ -135,6 +135,9 @@ func (e *engine) countGrants(n *node, epoch string) {
 			oldest = o.turn.began
 		}
 	}
+	if e.now.elapsed(moment{after: e.rewound, by: e.rewound}) <= e.lag {
+		return // what the leader had sent before the store was set back, and what it does until an answer shows that
+	}
 	slices.Sort(own)
 	for _, p := range e.policies {
 		if its := e.under(p, own); p.has(n.cur) && len(its) > p.Budget {

@@ -45,6 +45,13 @@ var offences = []struct {
 		s.write("n1", enter(v1alpha1.StateRebooting, "t1", "e1", func(g *v1alpha1.Grant) { g.Drains, g.OnlyNode, g.StartedAt = false, true, s.tick().by }))
 		s.commit("n1")
 	}},
+	{"two turns of a term long after the store was set back", []Rule{Overgrant}, func(s *script) {
+		s.e.lag = time.Minute
+		s.grant("n1", "t1")
+		s.rewind(maps.Clone(s.nodes))
+		s.pass(2 * time.Minute)
+		s.grant("n2", "t2")
+	}},
 	{"two nodes of a policy that allows one, though the budget is two", []Rule{Budget, Overgrant}, func(s *script) {
 		s.e.setBudget(s.tick(), 2)
 		s.pools("web", "web")
