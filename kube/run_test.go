@@ -285,7 +285,8 @@ func TestRunNoticesARewoundStore(t *testing.T) {
 		time.Sleep(time.Minute)
 		s.restore(50)
 		time.Sleep(time.Minute)
-		if rewound.Load() != 1 || len(v.All()) != 1 || v.Get("n1").ResourceVersion != "1" {
+		// The watch that begins notices it, and then the list.
+		if rewound.Load() != 2 || len(v.All()) != 1 || v.Get("n1").ResourceVersion != "1" {
 			t.Errorf("%d rewinds noticed, %d nodes, n1 at %s", rewound.Load(), len(v.All()), v.Get("n1").ResourceVersion)
 		}
 		s.write("n1", "c", false)
