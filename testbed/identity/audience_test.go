@@ -46,7 +46,7 @@ func TestAudience(t *testing.T) {
 		}
 		return command != "", errors.New(said)
 	})
-	if want := "lockkeeper manifests --audience 'https://oidc.example.com/id/1' --audience 'k3s' | kubectl apply -f -"; command != want {
+	if want := "lockkeeper manifests --audience 'https://oidc.example.com/id/1' --audience 'k3s' | kubectl --kubeconfig " + admin + " apply -f -"; command != want {
 		t.Errorf("it says to run %q, want %q", command, want)
 	}
 	renew := func() error {
