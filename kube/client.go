@@ -29,7 +29,8 @@ func FieldManager(role string) string { return "lockkeeper-" + role }
 // Timeout bounds one request to the API server that is not a large list.
 const Timeout = 10 * time.Second
 
-// within bounds a request by [Timeout], unless the client bounds it for as long as the user of a command says.
+// within bounds a request by [Timeout]. A user may wait longer: the requests of a command are bounded by --request-timeout
+// instead, which the client does itself.
 func within(ctx context.Context, client API) (context.Context, context.CancelFunc) {
 	if c, ok := client.(*Client); ok && c.bounded {
 		return ctx, func() {}
@@ -44,7 +45,7 @@ type Client struct {
 	config *rest.Config // without a credential
 	http   *http.Client
 
-	bounded    bool        // its requests are bounded as a user says; see [Caller.Bound]
+	bounded    bool        // [Caller.Bound] bounds its requests
 	credential *Credential // nil: the client has a fixed configuration
 	answers    *answers
 	conn       atomic.Pointer[connection]

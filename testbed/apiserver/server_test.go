@@ -91,7 +91,7 @@ func TestWatch(t *testing.T) {
 		s.Restore(old)
 		expect("b")
 		if rewound == 0 {
-			t.Errorf("the watch saw no rewind")
+			t.Error("the watch saw no rewind")
 		}
 	})
 }

@@ -12,20 +12,20 @@ import (
 const (
 	// prompt is how fast an answer has to be for its Date to count, as package kube documents.
 	prompt = 5 * time.Second
-	// dateError is by how much a clock that is off by less than its Date says may be off.
+	// dateError is how far off kube.Client.Skew may be.
 	dateError = 3 * time.Second
 	// leadsOn bounds how long a leader whose clock is off writes to Nodes: until its round ends, whose writes may wait for answers.
 	leadsOn = 30 * time.Second
 )
 
-// clocked checks that a leader whose clock is off stops leading. It learns of that from the Date of the API server's answers. On a host whose clock
-// a plan has set, clocked changes this Date and nothing else, because a bubble has only one clock.
+// clocked checks that a leader stops leading when its host's clock is off, which it learns from the Date of the API server's answers. If a plan has
+// set the clock of the host, clocked changes that Date. Nothing else shows the wrong clock, because a bubble has only one.
 type clocked struct {
 	m    *Machine
 	next http.RoundTripper
 
 	mu  sync.Mutex
-	off time.Time // since when all prompt answers have shown that the clock is off; zero: they do not
+	off time.Time // since when every prompt answer has shown that the clock is off; zero: the last one did not
 }
 
 // RoundTrip sends a request, and checks it.

@@ -52,7 +52,7 @@ const (
 	kindFile          Kind = "file"      // a file of the host's service changes
 	kindUnit          Kind = "unit"      // the starts of a unit fail or hang
 	kindSentinel      Kind = "sentinel"
-	kindHostClock     Kind = "host-clock" // the API server's clock seems to differ from that of the host's coordinator
+	kindHostClock     Kind = "host-clock" // the host's clock is off, as far as its coordinator can tell
 
 	// To a host's FleetLock client.
 	kindClientRestart Kind = "client-restart"

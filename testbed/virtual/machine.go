@@ -23,7 +23,7 @@ type Machine struct {
 	oneshot                 bool // the type of its service
 
 	busDelay atomic.Int64 // of each D-Bus call; a time.Duration
-	clock    atomic.Int64 // by how much its clock seems to be ahead; a time.Duration
+	clock    atomic.Int64 // by how much its coordinator sees its clock ahead; a time.Duration
 	sick     atomic.Bool  // its kubelet is not Ready
 
 	mu       sync.Mutex
