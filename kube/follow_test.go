@@ -142,7 +142,7 @@ func TestCoordinatorsClient(t *testing.T) {
 		select {
 		case <-watched.ResultChan():
 		case <-time.After(time.Minute):
-			t.Errorf("%s: the watch continues", c.what)
+			t.Fatalf("%s: the watch continues", c.what)
 		}
 		if !ended(client) || !strings.Contains(context.Cause(client.Context()).Error(), "names another server, certificate authority or account") {
 			t.Errorf("%s: %v", c.what, context.Cause(client.Context()))

@@ -18,7 +18,7 @@ import (
 	"syscall"
 )
 
-// MaxRead is how many bytes of a file [FS.Read] reads at most.
+// MaxRead is how many bytes a file has at most that [FS.Read] reads.
 const MaxRead = 64 << 10
 
 // FS reads a host's files. Create it with [New], and close it after use. All paths are absolute.
@@ -84,7 +84,7 @@ func (f FS) Open(path string) (*os.File, error) {
 	return f.root.OpenFile(below(path), os.O_RDONLY|syscall.O_NONBLOCK, 0)
 }
 
-// Read returns the first MaxRead bytes of a regular file.
+// Read returns the content of a regular file. A larger one than MaxRead is an error: what its end says must not be overlooked.
 func (f FS) Read(path string) (string, error) {
 	file, err := f.Open(path)
 	if err != nil {
@@ -98,8 +98,14 @@ func (f FS) Read(path string) (string, error) {
 	if !info.Mode().IsRegular() {
 		return "", fmt.Errorf("%s is not a file: %v", path, info.Mode().Type())
 	}
-	text, err := io.ReadAll(io.LimitReader(file, MaxRead))
-	return string(text), err
+	text, err := io.ReadAll(io.LimitReader(file, MaxRead+1))
+	if err == nil && len(text) > MaxRead {
+		err = fmt.Errorf("%s is larger than %d KiB", path, MaxRead>>10)
+	}
+	if err != nil {
+		return "", err
+	}
+	return string(text), nil
 }
 
 // Names returns the sorted names in a directory, or none if the directory does not exist.

@@ -48,18 +48,21 @@ func TestMachinesOwnRoot(t *testing.T) {
 	}
 }
 
-// Read reads a bounded part of a file, and does not wait for a pipe.
+// Read reads whole files up to a size, and does not wait for a pipe.
 func TestRead(t *testing.T) {
 	dir := t.TempDir()
 	must(t, os.WriteFile(filepath.Join(dir, "big"), []byte(strings.Repeat("x", MaxRead+1)), 0o600))
-	must(t, os.WriteFile(filepath.Join(dir, "a"), nil, 0o600))
+	must(t, os.WriteFile(filepath.Join(dir, "a"), []byte(strings.Repeat("x", MaxRead)), 0o600))
 	must(t, os.Symlink("a", filepath.Join(dir, "link")))
 	must(t, syscall.Mkfifo(filepath.Join(dir, "pipe"), 0o600))
 	for _, root := range []struct{ of, path string }{{dir, "/"}, {"/", dir}} {
 		f, err := New(root.of)
 		must(t, err)
 		at := func(name string) string { return filepath.Join(root.path, name) }
-		if text, err := f.Read(at("big")); err != nil || len(text) != MaxRead {
+		if text, err := f.Read(at("a")); err != nil || len(text) != MaxRead {
+			t.Errorf("below %s: %d bytes, %v", root.of, len(text), err)
+		}
+		if text, err := f.Read(at("big")); text != "" || err == nil || !strings.HasSuffix(err.Error(), "/big is larger than 64 KiB") {
 			t.Errorf("below %s: %d bytes, %v", root.of, len(text), err)
 		}
 		began := time.Now()
