@@ -188,7 +188,7 @@ var keys = []Key{
 		"systemd units that must be active after a boot before the host reports that it is healthy.",
 		func(c *Config) *[]string { return &c.Health.Units }),
 	key("health.timeout", duration(time.Minute, 2*time.Hour, time.Second), `"15m"`, reload,
-		"How long after a boot the host may take to become healthy before it reports a failure.",
+		"How long after a boot the host may take to become healthy before it reports a failure. The policy's `timeouts.rebooting` should allow for the reboot and for this time: once it has passed, the node is held as `Overdue`, but the turn continues.",
 		func(c *Config) *time.Duration { return &c.Health.Timeout }),
 
 	key("metrics.listen", text("string", "`HOST:PORT`, or `\"\"`", or("no server", address)), `"127.0.0.1:9477"`, reload,
