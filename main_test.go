@@ -655,6 +655,10 @@ func TestStatusOfThisHost(t *testing.T) {
 			t.Errorf("API server away, %s: %d, %q, %q", args, exit, out, errs)
 		}
 	}
+	if out, errs, exit := run(env, "-w"); exit != 1 || !strings.HasPrefix(out, "Showing what this host knows") ||
+		!strings.HasPrefix(errs, "lockkeeper: not watching the cluster: listing nodes: ") {
+		t.Errorf("API server away, -w: %d, %q, %q", exit, out, errs)
+	}
 	for _, args := range []string{"-o name", "-o table", "-o wide", "--no-headers", "-l pool=db"} {
 		if out, errs, exit := run(env, strings.Fields(args)...); exit != 1 || out != "" || !strings.HasPrefix(errs, "lockkeeper: listing nodes: ") {
 			t.Errorf("API server away, %s: %d, %q, %q", args, exit, out, errs)

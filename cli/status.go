@@ -94,6 +94,9 @@ func hostStatus(c *urfave.Context, form report.Form, why error) error {
 	}
 	h := report.BuildHost(time.Now(), s, running, why.Error())
 	exit, err := h.Print(c.App.Writer, form)
+	if err == nil && c.Bool("watch") {
+		err = fmt.Errorf("not watching the cluster: %w", why)
+	}
 	return asStatus(c, exit, err)
 }
 
