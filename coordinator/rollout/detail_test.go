@@ -38,6 +38,8 @@ func TestDetails(t *testing.T) {
 		"paused paused":                           "Paused: disk",
 		"absent marked paused":                    "OwnCordonLeft: disk",
 
+		"idle silentback=cbf29ce484222325 turns=6h,5h limit=ii": "HostSilent: no answer in its last turn; 2 turns within 24 hours, 2 allowed; the next may begin at 2026-01-02 06:00:00 UTC",
+
 		// What all nodes of a policy wait for. With several policies, it is said which.
 		"idle n2.draining": "Budget: 1 unavailable, 1 allowed: n2 is in its turn",
 		"idle n2.draining policy=web;select=pool:web": "Budget: policy built-in: 1 unavailable, 1 allowed: n2 is in its turn",

@@ -42,9 +42,19 @@ func (d *decision) ownHold(n *turn.Node) (v1alpha1.Reason, string, bool) {
 		return v1alpha1.ReasonNotReady, "", false
 	}
 	if text := d.turnLimit(n); text != "" {
+		if silentSince(n) {
+			// A silent host reaches the limit within the hour, and its silence is why.
+			return v1alpha1.ReasonHostSilent, "no answer in its last turn; " + text, false
+		}
 		return v1alpha1.ReasonTurnLimit, text, false
 	}
 	return d.lastHold(n)
+}
+
+// silentSince reports whether the host did not answer in the node's last turn, and has not reported since.
+func silentSince(n *turn.Node) bool {
+	l := n.Last
+	return l != nil && l.Result == v1alpha1.ResultBackedOut && l.Reason == v1alpha1.ReasonHostSilent && l.HostDigest == v1alpha1.Digest(n.RawHost)
 }
 
 // unreadable returns why the host's record cannot be read, or "" if it can.
@@ -119,7 +129,7 @@ func (d *decision) lastHold(n *turn.Node) (v1alpha1.Reason, string, bool) {
 			return "", "", true
 		}
 		if l.Reason == v1alpha1.ReasonHostSilent {
-			if l.HostDigest != v1alpha1.Digest(n.RawHost) {
+			if !silentSince(n) {
 				return "", "", true // the host has reported since
 			}
 			d.wake(*l.NotBefore)
