@@ -199,7 +199,12 @@ func clearable(n *turn.Node) (id, text string, err error) {
 			page.Cell(l.Turn), l.Result, page.Cell(string(l.Reason))), nil
 	}
 	failed := n.HasAck(n.State) && n.Ack.Report == v1alpha1.ReportFailed
-	held := n.Held == v1alpha1.ReasonFailed || n.Held == v1alpha1.ReasonOverdue
+	held, stopped := n.Held == v1alpha1.ReasonFailed || n.Held == v1alpha1.ReasonOverdue, ""
+	if g := n.Grant; n.Ours() && g.PausedSince != nil {
+		// A pause or stop replaces the reason of a turn that was overdue before, and still counts as failed.
+		held = held || g.PausedSince.Sub(g.StageAt)-g.PausedFor.Duration >= g.Terms.Limit(n.State)
+		stopped = "; the turn is paused and does not continue until it is resumed"
+	}
 	switch {
 	case !n.Ours():
 		return "", "", fmt.Errorf("nothing to retry: %s is in %s with an unreadable grant, which the coordinator repairs", n.Name, n.State)
@@ -211,7 +216,7 @@ func clearable(n *turn.Node) (id, text string, err error) {
 	case !failed && !held:
 		return "", "", fmt.Errorf("nothing to retry: the turn of %s is in %s and has not failed", n.Name, n.State)
 	case !failed && n.State == v1alpha1.StateRebooting && !n.Rebooted():
-		return n.Turn, fmt.Sprintf("turn %s is cleared and no longer counts as failed. It ends when the host reports from a new boot; the reboot may still happen", n.Turn), nil
+		return n.Turn, fmt.Sprintf("turn %s is cleared and no longer counts as failed. It ends when the host reports from a new boot; the reboot may still happen%s", n.Turn, stopped), nil
 	}
-	return n.Turn, fmt.Sprintf("turn %s is cleared: the coordinator ends it and returns the node to the cluster", n.Turn), nil
+	return n.Turn, fmt.Sprintf("turn %s is cleared: the coordinator ends it and returns the node to the cluster%s", n.Turn, stopped), nil
 }

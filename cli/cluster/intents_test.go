@@ -27,6 +27,13 @@ func TestClearable(t *testing.T) {
 	}
 	newBoot := func(n *corev1.Node) { n.Status.NodeInfo.BootID = "new" }
 	held := label(v1alpha1.LabelHeld, "Overdue")
+	paused := func(since string) func(*corev1.Node) { // begun at 10:00:00
+		return all(inTurn(v1alpha1.StateRebooting, "10:00:00", "committed"), label(v1alpha1.LabelHeld, "Paused"), func(n *corev1.Node) {
+			g := grant(n, "10:00:00")
+			g.PausedSince = new(at(since))
+			n.Annotations[v1alpha1.AnnotationGrant] = v1alpha1.FormatRecord(g)
+		})
+	}
 	for _, tc := range []struct {
 		name      string
 		node      func(*corev1.Node)
@@ -48,6 +55,9 @@ func TestClearable(t *testing.T) {
 		{"rebooting, failed", inTurn(v1alpha1.StateRebooting, "13:00:00", "failed:Unhealthy"), "t-n1", "turn t-n1 is cleared: the coordinator ends it", ""},
 		{"rebooting, overdue, back", all(inTurn(v1alpha1.StateRebooting, "10:00:00", "committed"), held, newBoot), "t-n1", "turn t-n1 is cleared: the coordinator ends it", ""},
 		{"rebooting, overdue, still away", all(inTurn(v1alpha1.StateRebooting, "10:00:00", "committed"), held), "t-n1", "turn t-n1 is cleared and no longer counts as failed. It ends when", ""},
+		{"rebooting, paused in time", paused("10:29:00"), "", "", "nothing to retry: the turn of n1 is in rebooting and has not failed"},
+		{"rebooting, paused when it was overdue, still away", paused("10:30:00"), "t-n1", "turn t-n1 is cleared and no longer counts as failed. It ends when the host reports from a new boot; the reboot may still happen; the turn is paused", ""},
+		{"rebooting, paused when it was overdue, back", all(paused("10:31:00"), newBoot), "t-n1", "turn t-n1 is cleared: the coordinator ends it and returns the node to the cluster; the turn is paused", ""},
 		{"applying, failed", inTurn(v1alpha1.StateApplying, "13:00:00", "failed:ApplyFailed"), "t-n1", "turn t-n1 is cleared: the coordinator ends it", ""},
 		{"uncordoning", inTurn(v1alpha1.StateUncordoning, "13:00:00", "seen"), "", "", "nothing to retry: n1 is in uncordoning"},
 		{"a broken grant", all(inTurn(v1alpha1.StateRebooting, "13:00:00", "failed:Unhealthy"), annotation(v1alpha1.AnnotationGrant, "{")), "", "", "nothing to retry: n1 is in rebooting with an unreadable grant"},

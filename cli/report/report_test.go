@@ -293,6 +293,30 @@ func TestPoliciesThatMayNotBeRead(t *testing.T) {
 	}
 }
 
+// TestHaltedBy checks that the line about the halt names the nodes that count as failed, whatever else holds them, and no others.
+func TestHaltedBy(t *testing.T) {
+	w := newWorld(t)
+	waits := w.p
+	waits.Terms.DrainTimeout = v1alpha1.OnTimeoutWait
+	overdue := func(s v1alpha1.State, held string) func(*corev1.Node) {
+		return all(inTurn(s, "11:00:00", "committed"), cordoned, label(v1alpha1.LabelHeld, held), func(n *corev1.Node) {
+			g := grant(n, "11:00:00")
+			if g.Terms = waits.Terms; held == "Paused" {
+				g.PausedSince = new(at("12:00:00"))
+				n.Annotations[v1alpha1.AnnotationPaused] = "looking at its console"
+			}
+			n.Annotations[v1alpha1.AnnotationGrant] = v1alpha1.FormatRecord(g)
+		})
+	}
+	w.add("n1", overdue(v1alpha1.StateRebooting, "Paused"))
+	w.add("n2", overdue(v1alpha1.StateDraining, "Overdue"))
+	w.add("n3", overdue(v1alpha1.StateRebooting, "Overdue"), annotation(v1alpha1.AnnotationRetry, "t-n3"))
+	r := w.report()
+	if got := r.failed(); !r.Figures.Halted || len(got) != 1 || got[0] != "n1" {
+		t.Errorf("halted %t by %q, expected n1", r.Figures.Halted, got)
+	}
+}
+
 func TestTexts(t *testing.T) {
 	for _, tc := range []struct {
 		name  string

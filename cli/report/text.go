@@ -281,8 +281,7 @@ func (r *Report) failed() []string {
 	var names []string
 	for i := range r.Nodes {
 		n := &r.Nodes[i]
-		if n.failedBefore() || n.State.InTurn() && (n.Held == v1alpha1.ReasonFailed || n.Held == v1alpha1.ReasonOverdue ||
-			n.Grant != nil && n.Grant.Result == v1alpha1.ResultFailed) {
+		if n.failedBefore() || n.Slot != nil && n.Slot.Use == v1alpha1.SlotFailed {
 			if len(names) == 5 {
 				return append(names, "others")
 			}
