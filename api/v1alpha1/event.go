@@ -87,7 +87,7 @@ var eventDocs = func() []EventDoc {
 		{EventDrainDelayed, aboutNode, true, "Wait", "a pod has not left the node for ten minutes; the note names the pod, the PodDisruptionBudget with its figures, or what else keeps it", "see [blockers](reasons.md#blockers)"},
 		{EventDrainUnblocked, aboutNode, false, "Continue", "nothing blocks the drain now", "nothing"},
 		{EventDrainForced, aboutPod, true, "Delete", "the drain is overdue and its policy has `onTimeout: Force`, so the pod was deleted although its eviction was refused; the note has the refusal", "nothing, if the pod's application is well; else see the PodDisruptionBudget or webhook that refused"},
-		{EventStoreRewound, aboutLease, true, "Settle", "the API server's store went back in time: it was restored from a backup; the coordinator has listed everything again and grants nothing for the policies' settle time", "check that the nodes are in the states that you expect: lockkeeper does not remember reboots after the backup"},
+		{EventStoreRewound, aboutLease, true, "Settle", "the API server's store went back in time: it was restored from a backup; the coordinator has listed everything again and grants nothing for the policies' settle time", "set an emergency stop or a pause again that was set after the backup: it is gone; check that the nodes are in the states that you expect: lockkeeper does not remember reboots after the backup"},
 		{EventInvalidIntent, aboutNode, true, "Accept", "the payload of `lockkeeper.dev/paused`, `detached`, `request` or `request-now` does not parse; the node is paused or detached nevertheless, and a request is ignored", "fix or remove the annotation that the note names"},
 	}
 	paused, detached := ReasonPaused.Doc(), ReasonDetached.Doc()

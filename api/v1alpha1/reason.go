@@ -302,7 +302,7 @@ var reasonDocs = []ReasonDoc{
 	{ReasonDetached, "an admin has detached the node: it belongs to another owner, and lockkeeper writes nothing to it", "nothing while it has another owner; `lockkeeper attach NODE` gives it back to lockkeeper"},
 	{ReasonHostSilent, "the host does not answer: lockkeeper does not run there, or cannot reach the API server", "on the host: systemctl status lockkeeper"},
 	{ReasonFailed, "the host did what its turn was for, and it did not work", "see the reason in lockkeeper.dev/grant or lockkeeper.dev/last, and the host's journal; then `lockkeeper retry NODE`"},
-	{ReasonOverdue, "the stage takes longer than its timeout", "on the host, see what it waits for: systemctl status lockkeeper, and the journal"},
+	{ReasonOverdue, "the stage takes longer than its timeout", "on the host, see what it waits for: systemctl status lockkeeper, and the journal; if the machine is gone for good, delete its Node"},
 	{ReasonUnknownState, "the label lockkeeper.dev/state has an unknown value", "remove the label; lockkeeper sets it again"},
 	{ReasonInvalidGrant, "the annotation lockkeeper.dev/grant cannot be read or is another turn's", "nothing; the coordinator repairs it. If it happens again, find out who edits it"},
 	{ReasonInvalidRecord, "the annotation lockkeeper.dev/host cannot be read or is larger than 16 KiB, so the node is granted nothing", "see the detail and the host's journal; if lockkeeper did not write it, treat the host as compromised"},
