@@ -4,8 +4,12 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/cli/report"
@@ -29,5 +33,37 @@ func TestUndecodableUpdate(t *testing.T) {
 	}
 	if r.Nodes[0].Update != nil || r.Nodes[1].UpdateError != "" {
 		t.Errorf("%+v", r.Nodes)
+	}
+}
+
+// TestCoordinatorsUpdate checks that what keeps the coordinator from deciding is shown, also if its host has no Node, and that each
+// HostUpdate is read once in a while.
+func TestCoordinatorsUpdate(t *testing.T) {
+	var reads atomic.Int32
+	s := &Source{ReadUpdate: func(_ context.Context, node string) (*v1alpha1.HostUpdate, error) {
+		reads.Add(1)
+		u := &v1alpha1.HostUpdate{}
+		if node == "leader" {
+			u.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionCoordinatorHealthy, Status: "False", Message: "listing nodes: forbidden"}}
+		}
+		return u, nil
+	}}
+	r := &report.Report{}
+	for i := range 30 {
+		r.Nodes = append(r.Nodes, report.Node{Name: fmt.Sprintf("n%d", i), Managed: true, State: v1alpha1.StateDraining})
+	}
+	for _, live := range []bool{true, false, true} {
+		r.Coordinator = report.Coordinator{Live: live, Node: "leader"}
+		s.addUpdates(t.Context(), r)
+		var b bytes.Buffer
+		if _, err := (report.Form{}).Print(&b, r); err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(b.String(), "\nThe coordinator has a PROBLEM: listing nodes: forbidden\n") != live {
+			t.Errorf("live %t:\n%s", live, &b)
+		}
+	}
+	if n := reads.Load(); n != maxUpdates+1 {
+		t.Errorf("%d reads, expected %d", n, maxUpdates+1)
 	}
 }

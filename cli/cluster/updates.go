@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -28,7 +29,7 @@ type updates struct {
 	errors map[string]string
 }
 
-// addUpdates adds the HostUpdates of the nodes that are in a turn, and of Source.Node. It ignores
+// addUpdates adds the HostUpdates of the nodes that are in a turn, of the coordinator's, and of Source.Node. It ignores
 // errors: the caller may not read them, or the API server may not have the CRD; the Report then
 // has fewer details.
 func (s *Source) addUpdates(ctx context.Context, r *report.Report) {
@@ -42,6 +43,9 @@ func (s *Source) addUpdates(ctx context.Context, r *report.Report) {
 			names = append(names, n.Name)
 		}
 	}
+	if r.Coordinator.Live {
+		names = append(names, r.Coordinator.Node)
+	}
 	if time.Since(s.updates.at) >= updatesEvery {
 		s.updates = updates{time.Now(), map[string]*v1alpha1.HostUpdateStatus{}, map[string]string{}}
 	}
@@ -49,10 +53,12 @@ func (s *Source) addUpdates(ctx context.Context, r *report.Report) {
 	defer cancel()
 	var wg sync.WaitGroup
 	var mu sync.Mutex
+	slices.Sort(names)
+	names = slices.DeleteFunc(slices.Compact(names), func(name string) bool {
+		_, read := s.updates.all[name]
+		return read
+	})
 	for _, name := range names {
-		if _, read := s.updates.all[name]; read {
-			continue
-		}
 		wg.Go(func() {
 			u, err := s.ReadUpdate(ctx, name)
 			mu.Lock()
@@ -69,5 +75,8 @@ func (s *Source) addUpdates(ctx context.Context, r *report.Report) {
 	wg.Wait()
 	for i := range r.Nodes {
 		r.Nodes[i].AddUpdate(s.updates.all[r.Nodes[i].Name], s.updates.errors[r.Nodes[i].Name])
+	}
+	if r.Coordinator.Live {
+		r.Coordinator.AddUpdate(s.updates.all[r.Coordinator.Node])
 	}
 }

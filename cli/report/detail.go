@@ -235,6 +235,18 @@ func (n *Node) AddUpdate(u *v1alpha1.HostUpdateStatus, undecodable string) {
 	n.Update = u
 }
 
+// AddUpdate adds the HostUpdate of the host on which the coordinator runs; nil if it cannot be read.
+func (c *Coordinator) AddUpdate(u *v1alpha1.HostUpdateStatus) {
+	if u == nil {
+		return
+	}
+	for _, condition := range u.Conditions {
+		if condition.Type == v1alpha1.ConditionCoordinatorHealthy && condition.Status == "False" {
+			c.Problem = condition.Message
+		}
+	}
+}
+
 // blockedText names what has blocked the node longest, and how many other things
 // do; "" for none.
 func (n *Node) blockedText() string {

@@ -234,6 +234,9 @@ func (r *Report) notes() []string {
 		budget += "; settling until " + page.Clock(r.Time, *f.SettlingUntil)
 	}
 	lines := []string{who + ". " + budget + "."}
+	if c.Problem != "" {
+		lines = append(lines, "The coordinator has a PROBLEM: "+page.Cell(c.Problem))
+	}
 	if r.taken != "" {
 		lines = append(lines, r.taken)
 	}
@@ -264,7 +267,7 @@ func (r *Report) notes() []string {
 }
 
 // alerts begin the notes that need attention.
-var alerts = regexp.MustCompile(`^(STOPPED|EMERGENCY STOP|HALTED|Policy \S+ is INVALID)\b`)
+var alerts = regexp.MustCompile(`^(The coordinator has a PROBLEM|STOPPED|EMERGENCY STOP|HALTED|Policy \S+ is INVALID)\b`)
 
 func (r *Report) writeNotes(p *page.Page) {
 	for _, line := range r.notes() {
