@@ -143,7 +143,6 @@ func choose(named string) (chosen []part, err error) {
 			return nil, fmt.Errorf("(unknown part %q)", name)
 		}
 	}
-	// In the order of parts: the large fleet stays, and nothing is idle after it.
 	return slices.DeleteFunc(slices.Clone(parts), func(p part) bool { return !slices.Contains(names, p.name) }), nil
 }
 
@@ -190,12 +189,13 @@ func benchmark(ctx context.Context, s subject, window time.Duration, chosen []pa
 	}
 	fmt.Printf("%s, %d CPUs, load %s. Ratios are to what was measured in this same run.\n", runtime.Version(), runtime.NumCPU(), load())
 
+	defer b.stop()
 	for _, p := range chosen {
-		if p.cluster && b.cp == nil {
+		if p.cluster && (b.cp == nil || p.extra) {
+			b.stop() // an extra part leaves many Nodes behind
 			if err := b.start(ctx); err != nil {
 				return err
 			}
-			defer b.stop()
 		}
 		if err := p.measure(b, ctx); err != nil {
 			return err
@@ -243,11 +243,15 @@ func (b *bench) start(ctx context.Context) (err error) {
 	return err
 }
 
+// stop ends what start has started, if anything.
 func (b *bench) stop() {
 	if b.fleet != nil {
 		b.fleet.Close()
 	}
-	b.cp.Stop()
+	if b.cp != nil {
+		b.cp.Stop()
+	}
+	b.fleet, b.cp, b.uids = nil, nil, nil
 }
 
 // fleetPolicy is the default policy, but turns need not wait for each other, nor for long after the creation of the
