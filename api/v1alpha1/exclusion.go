@@ -1,6 +1,7 @@
 package v1alpha1
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -98,12 +99,14 @@ func AllExclusions() []Exclusion { return exclusions }
 //
 //	<turn>/<time>/<name>,<name>,…
 //
-// The names are CordonOurs and those of exclusions; names that are not known here are
-// ignored. Any other value stands for a cordon of lockkeeper's without exclusions.
+// The names are CordonOurs and those of exclusions. Names that are not known here are ignored,
+// except that a mark with no other names does not say that the cordon is lockkeeper's: a newer
+// version has set only what they stand for. Any other value stands for a cordon of lockkeeper's
+// without exclusions.
 type Cordon struct {
 	Turn string    // the turn's ID, for people
 	At   time.Time // of the cordon, by the host's clock
-	Set  []string  // without any name, the cordon is set
+	Set  []string  // without any name, the cordon is set; of names that are not known, only one, if there are no others
 }
 
 // Ours reports whether the cordon is lockkeeper's. It is not if the Node was cordoned
@@ -129,12 +132,18 @@ func ParseCordon(s string) Cordon {
 	if err != nil {
 		return ours
 	}
-	c := Cordon{Turn: parts[0], At: at}
+	c, unknown := Cordon{Turn: parts[0], At: at}, ""
 	for name := range strings.SplitSeq(parts[2], ",") {
 		known := name == CordonOurs || slices.ContainsFunc(exclusions, func(x Exclusion) bool { return x.Name == name })
-		if known && !c.Has(name) {
+		switch {
+		case !known:
+			unknown = cmp.Or(unknown, name)
+		case !c.Has(name):
 			c.Set = append(c.Set, name)
 		}
+	}
+	if len(c.Set) == 0 && unknown != "" {
+		c.Set = []string{unknown}
 	}
 	return c
 }

@@ -21,6 +21,8 @@ func TestCordon(t *testing.T) {
 		"t1/2026-01-02T03:04:05Z/Cordon,LoadBalancers,Remediation": {"t1", at, "Cordon LoadBalancers Remediation", true},
 		"t1/2026-01-02T03:04:05Z/ScaleDown":                        {"t1", at, "ScaleDown", false},
 		"t1/2026-01-02T03:04:05Z/ScaleDown,ScaleDown,Rank,Cordon":  {"t1", at, "ScaleDown Cordon", true},
+		"t1/2026-01-02T03:04:05Z/,Rank,Rank2":                      {"t1", at, "Rank", false}, // a newer version's, on a Node that was cordoned before
+		"t1/2026-01-02T03:04:05Z/Rank,Cordon":                      {"t1", at, "Cordon", true},
 		"t1/2026-01-02T03:04:05Z/":                                 {"t1", at, "", true},
 		"t1/2026-01-02T03:04:05Z/LoadBalancers/more":               {"t1/2026-01-02T03:04:05Z/LoadBalancers/more", time.Time{}, "", true},
 		"t1/yesterday/LoadBalancers":                               {"t1/yesterday/LoadBalancers", time.Time{}, "", true},
