@@ -146,7 +146,7 @@ func (h *Host) readPolicies(n *turn.Node) step.Policies {
 	if err != nil {
 		p.Error = err.Error()
 	}
-	p.Match, p.Listed = h.match(n)
+	p.Match, p.Invalid, p.Listed = h.match(n)
 	if errors.Is(err, kube.ErrNotServed) {
 		p.Error = ""
 	}
@@ -154,13 +154,17 @@ func (h *Host) readPolicies(n *turn.Node) step.Policies {
 	return p
 }
 
-// match returns the policies that apply to this host. ok is false until the policies have been
-// read.
-func (h *Host) match(n *turn.Node) (m policy.Match, ok bool) {
+// match returns the policies that apply to this host, and which of them is invalid now. ok is
+// false until the policies have been read.
+func (h *Host) match(n *turn.Node) (m policy.Match, invalid string, ok bool) {
 	if !h.policies.Listed() {
-		return policy.Match{}, false
+		return policy.Match{}, "", false
 	}
-	return h.policyMemory.Match(policy.NewSet(h.policies.Compiled()...).For(n.Labels)), true
+	now := policy.NewSet(h.policies.Compiled()...).For(n.Labels)
+	if now.Reason == v1alpha1.ReasonInvalidPolicy {
+		invalid = now.Detail
+	}
+	return h.policyMemory.Match(now), invalid, true
 }
 
 // readSources reads every source again before a commit, and checks whether another reboot

@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -148,6 +149,36 @@ func TestWindowsAreTheHostsVeto(t *testing.T) {
 		o := h.observe(t.Context())
 		if o.Veto != c.veto || !strings.HasPrefix(o.VetoDetail, c.detail) || c.detail == "" && o.VetoDetail != "" {
 			t.Errorf("%s: %q (%s), expected %q (%s)", c.name, o.Veto, o.VetoDetail, c.veto, c.detail)
+		}
+	}
+}
+
+// TestPolicyOfANewerVersion checks that no turn begins on a host that does not know a value in a policy which a newer coordinator
+// takes for valid. Otherwise the turn would wait for the host, which plans without the policy's rules and commits nothing by such a plan.
+func TestPolicyOfANewerVersion(t *testing.T) {
+	spec, err := json.Marshal(v1alpha1.DefaultPolicySpec())
+	must(t, err)
+	for text, want := range map[string]v1alpha1.Reason{
+		string(spec): "",
+		strings.Replace(string(spec), `"mode":"Act"`, `"mode":"Slow"`, 1): v1alpha1.ReasonInvalidPolicy,
+	} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			fmt.Fprintf(w, `{"kind":"DisruptionPolicyList","apiVersion":"lockkeeper.dev/v1alpha1","metadata":{"resourceVersion":"5"},"items":[
+				{"kind":"DisruptionPolicy","apiVersion":"lockkeeper.dev/v1alpha1","metadata":{"name":"p","uid":"u","resourceVersion":"4"},"spec":%s}]}`, text)
+		}))
+		defer server.Close()
+		client, err := kube.ConnectConfig(&rest.Config{Host: server.URL}, "host", "test", 100, 100)
+		must(t, err)
+		h, _ := newTestHost(t, v1alpha1.StateIdle)
+		n := h.view.Get("n1").DeepCopy()
+		n.ResourceVersion, n.Annotations[v1alpha1.AnnotationRequest] = "11", "reboot"
+		h.view.Overlay(n)
+		h.policies = kube.WatchPolicies(client, policy.Compile, h.wake)
+		must(t, h.policies.Load(t.Context()))
+		h.pods.read = time.Now() // nothing is found there
+		if o := h.observe(t.Context()); o.Veto != want || (want != "") != strings.Contains(o.VetoDetail, `spec.mode: "Slow"`) {
+			t.Errorf("expected the veto %q: %q (%s), wants %q, %+v", want, o.Veto, o.VetoDetail, o.Sources.Wants, o.Sources.Missing)
 		}
 	}
 }

@@ -46,7 +46,8 @@ const (
 	ReasonHandover Reason = "Handover"
 	// ReasonNoPolicy: no policy selects the node.
 	ReasonNoPolicy Reason = "NoPolicy"
-	// ReasonInvalidPolicy: the policy that selects the node is invalid.
+	// ReasonInvalidPolicy: a policy that selects the node is invalid, to the coordinator or to
+	// the node's host.
 	ReasonInvalidPolicy Reason = "InvalidPolicy"
 	// ReasonWouldGrant: the policy only observes; the node's turn would be
 	// now.
@@ -121,7 +122,7 @@ const (
 // IsVeto reports whether the reason is one that a host may give for a veto.
 func (r Reason) IsVeto() bool {
 	switch r {
-	case ReasonHostPaused, ReasonObserve, ReasonWindow, ReasonMinUptime, ReasonHeldBack, ReasonOtherManager, ReasonDrainBlocked, ReasonSourceUnreadable, ReasonInvalidRecord:
+	case ReasonHostPaused, ReasonObserve, ReasonWindow, ReasonMinUptime, ReasonHeldBack, ReasonOtherManager, ReasonDrainBlocked, ReasonSourceUnreadable, ReasonInvalidRecord, ReasonInvalidPolicy:
 		return true
 	}
 	return false
@@ -293,7 +294,7 @@ var reasonDocs = []ReasonDoc{
 	{ReasonVersionSkew, "the host's protocol is neither the coordinator's nor the one before", "upgrade lockkeeper on the host, or on the coordinators' hosts"},
 	{ReasonHandover, "a new leader settles the turns that it found, or waits for the outcome of a write", "nothing if it lasts seconds; if it lasts longer, check the node that the detail and the Event Unsettled name"},
 	{ReasonNoPolicy, "no policy selects the node", "label the node, or widen a policy's nodeSelector"},
-	{ReasonInvalidPolicy, "the policy that selects the node is invalid", "see the policy's status, which names the field and what to write instead"},
+	{ReasonInvalidPolicy, "a policy that selects the node is invalid to the coordinator or to the host", "see the policy's status, which names the field and what to write instead. If the policy is valid there, the host's status line names the field: upgrade lockkeeper on the host"},
 	{ReasonWouldGrant, "the policy's mode is Observe; the node would be granted a turn now", "set the policy's mode to Act"},
 	{ReasonCanary, "the policy waits until the nodes of another policy have run the OS version for a while (rollout.after)", "nothing while those nodes are on their way; otherwise repair the node that the detail names, or take it out with lockkeeper.dev/managed=false, or change rollout.after"},
 	{ReasonGateClosed, "a gate of the policy is closed", "see the detail: which query returns something, or why Prometheus has not answered it"},
@@ -303,7 +304,7 @@ var reasonDocs = []ReasonDoc{
 	{ReasonHostSilent, "the host does not answer: lockkeeper does not run there, or cannot reach the API server", "on the host: systemctl status lockkeeper"},
 	{ReasonFailed, "the host did what its turn was for, and it did not work", "see the reason in lockkeeper.dev/grant or lockkeeper.dev/last, and the host's journal; then `lockkeeper retry NODE`"},
 	{ReasonOverdue, "the stage takes longer than its timeout", "on the host, see what it waits for: systemctl status lockkeeper, and the journal; if the machine is gone for good, delete its Node"},
-	{ReasonUnknownState, "the label lockkeeper.dev/state has an unknown value", "remove the label; lockkeeper sets it again"},
+	{ReasonUnknownState, "the label lockkeeper.dev/state has an unknown value", "if a newer lockkeeper coordinates, or has coordinated, the node may be in the middle of its turn: upgrade the lockkeeper that reports this. Otherwise remove the label; lockkeeper sets it again"},
 	{ReasonInvalidGrant, "the annotation lockkeeper.dev/grant cannot be read or is another turn's", "nothing; the coordinator repairs it. If it happens again, find out who edits it"},
 	{ReasonInvalidRecord, "the annotation lockkeeper.dev/host cannot be read or is larger than 16 KiB, so the node is granted nothing", "see the detail and the host's journal; if lockkeeper did not write it, treat the host as compromised"},
 	{ReasonOwnCordonLeft, "a node that is in no turn has a cordon of lockkeeper's", "nothing; the coordinator uncordons the node"},

@@ -20,6 +20,9 @@ func (d *decision) eligible() []*place {
 			continue
 		}
 		if reason, detail, ok := d.ownHold(n); !ok {
+			if reason == e.match.Reason {
+				detail = e.match.Detail // the policy is invalid to the host too
+			}
 			e.hold(reason, detail)
 			continue
 		}

@@ -24,6 +24,10 @@ type Policies struct {
 	Error  string
 	// Match is what they say of this node; see [PolicyMemory.Match].
 	Match policy.Match
+	// Invalid names a policy that selects this node and is invalid now, and why, or "". No turn
+	// may begin. The coordinator grants nothing by a policy that is invalid to it, but it may be
+	// newer than this host and know a value or a time zone that this host does not know.
+	Invalid string
 	// Unread is why nothing may be committed by Match, or "": the policies cannot be read
 	// now, so a change may cost something else by now. UnreadVeto is set if no turn may
 	// begin either, and UnreadLasts if it has lasted for so long that the host publishes it.

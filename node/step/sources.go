@@ -96,6 +96,11 @@ func (o *Observation) Combine(r *Reports) {
 			s.Veto, s.VetoDetail = v1alpha1.ReasonSourceUnreadable, text
 		}
 	}
+	if p := &r.Policies; p.Invalid != "" && !n.InTurn() && s.Veto == "" && s.Wants.Something() {
+		// The plan is by the rules of other policies, or by those from before. What holds a
+		// version back, or costs nothing, may be in this one.
+		s.Veto, s.VetoDetail = v1alpha1.ReasonInvalidPolicy, p.Invalid
+	}
 	if r.FilesError != "" {
 		veto(r.FilesError) // a commit reads everything, so no turn may begin that would wait for it
 	}

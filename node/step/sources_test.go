@@ -122,6 +122,11 @@ func TestCombine(t *testing.T) {
 		"no valid policies": {reports: func(r *Reports) {
 			r.Policies.Match, r.FilesRead = policy.Match{Reason: v1alpha1.ReasonInvalidPolicy, Detail: "policy p: no"}, false
 		}, node: published, wants: "nothing"},
+		"an invalid policy, and an update": {reports: func(r *Reports) { r.Engine, r.Policies.Invalid = update("4.2"), "policy p: no" }, wants: "reboot", drains: true,
+			veto: "InvalidPolicy", vetoDetail: "policy p: no", changes: "OSUpdate@4.2"},
+		"an invalid policy, and nothing": {reports: func(r *Reports) { r.Policies.Invalid = "policy p: no" }, wants: "nothing"},
+		"an invalid policy during the turn": {reports: func(r *Reports) { r.Engine, r.Policies.Invalid = update("4.2"), "policy p: no" }, node: inTurn, wants: "reboot", drains: true,
+			changes: "OSUpdate@4.2"},
 		"no valid policies during the turn": {reports: func(r *Reports) {
 			r.Policies.Match, r.FilesRead = policy.Match{Reason: v1alpha1.ReasonInvalidPolicy, Detail: "policy p: no"}, false
 		}, node: inTurn, missing: "policies: policy p: no"},
