@@ -95,6 +95,11 @@ func (in *Input) Present() rollout.Snapshot {
 	if s.Stopped && !in.Lease.Exists {
 		s.StopText = "the Lease does not exist"
 	}
+	if c := in.Coordinator(); c.Live {
+		if i := slices.IndexFunc(s.Nodes, func(n turn.Node) bool { return n.Name == c.Node && n.HostReported() }); i >= 0 {
+			s.Protocol = s.Nodes[i].Host.Protocol
+		}
+	}
 	return s
 }
 

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -597,6 +598,33 @@ func TestHeldIsTheLabelOrElseTheDecision(t *testing.T) {
 	w.lease.Spec.RenewTime = &metav1.MicroTime{Time: at("12:00:00")}
 	if r := w.report(); r.Nodes[0].Status != Held || r.Nodes[0].Held != v1alpha1.ReasonNoCoordinator || r.Nodes[0].Why != "next in line, enters rebooting" { // the only node is not drained
 		t.Errorf("without a coordinator: %s, %q", r.Nodes[0].Held, r.Nodes[0].Why)
+	}
+}
+
+// TestProtocolIsTheCoordinators: an older command does not hold nodes whose hosts the coordinator works with, and a newer one holds those
+// that the coordinator does not work with.
+func TestProtocolIsTheCoordinators(t *testing.T) {
+	speaks := func(protocol int) func(*corev1.Node) {
+		return func(n *corev1.Node) {
+			setHost(n, func(h *v1alpha1.Host) { h.Protocol, h.Drains, h.Changes = protocol, n.Name == "a", osUpdate })
+		}
+	}
+	for _, c := range []struct {
+		coordinator, host int
+		held              v1alpha1.Reason
+	}{
+		{v1alpha1.Protocol + 2, v1alpha1.Protocol + 2, ""},
+		{v1alpha1.Protocol + 2, v1alpha1.Protocol + 1, ""},
+		{v1alpha1.Protocol + 2, v1alpha1.Protocol, v1alpha1.ReasonVersionSkew},
+		{v1alpha1.Protocol, v1alpha1.Protocol, ""},
+		{v1alpha1.Protocol, v1alpha1.Protocol + 1, v1alpha1.ReasonVersionSkew},
+	} {
+		w := newWorld(t)
+		w.add("a", wantsReboot, speaks(c.host))
+		w.add("n3", speaks(c.coordinator))
+		if r := w.report(); r.Nodes[slices.IndexFunc(r.Nodes, func(n Node) bool { return n.Name == "a" })].Held != c.held {
+			t.Errorf("protocol %d, and the coordinator's is %d: %+v", c.host, c.coordinator, r.Nodes[0])
+		}
 	}
 }
 

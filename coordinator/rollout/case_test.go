@@ -194,6 +194,9 @@ func set(s *rollout.Snapshot, word string) error {
 	case "badrecord":
 		n.Host, n.Wants = nil, ""
 		n.Problems = []v1alpha1.Problem{{Key: v1alpha1.AnnotationHost, Err: errors.New("17000 bytes, expected at most 16384")}}
+	case "newrecord": // one of protocol 2 that cannot be read
+		n.Host, n.Wants, n.RawHost = nil, "", `{"protocol":2,"managed":"yes"}`
+		n.Problems = []v1alpha1.Problem{{Key: v1alpha1.AnnotationHost, Err: errors.New("not the JSON expected")}}
 	case "longchange": // of that many KiB, each byte of which takes six in JSON
 		kib, err := strconv.Atoi(value)
 		n.Host.Changes = []v1alpha1.Change{{Source: v1alpha1.SourceFile, Name: "/" + strings.Repeat("<", kib<<10/6)}}

@@ -1,6 +1,8 @@
 package rollout
 
 import (
+	"cmp"
+	"encoding/json"
 	"fmt"
 	"slices"
 
@@ -11,7 +13,12 @@ import (
 // ownHold returns why an idle node is held, from its own Node alone; ok is true if it is not
 // held.
 func (d *decision) ownHold(n *turn.Node) (v1alpha1.Reason, string, bool) {
-	if text := unreadable(n); text != "" {
+	text, skew := unreadable(n), d.skewed(n)
+	switch {
+	case skew != "" && (text != "" || n.Host != nil && n.Wants == ""):
+		// What it wants, or the rest of its record, has a form of another protocol.
+		return v1alpha1.ReasonVersionSkew, skew, false
+	case text != "":
 		return v1alpha1.ReasonInvalidRecord, text, false
 	}
 	if !n.HostReported() {
@@ -24,8 +31,8 @@ func (d *decision) ownHold(n *turn.Node) (v1alpha1.Reason, string, bool) {
 	if !n.Wants.Something() {
 		return "", "", true
 	}
-	if p := n.Host.Protocol; p > v1alpha1.Protocol || p < v1alpha1.Protocol-1 {
-		return v1alpha1.ReasonVersionSkew, fmt.Sprintf("the host speaks protocol %d, the coordinator %d", p, v1alpha1.Protocol), false
+	if skew != "" {
+		return v1alpha1.ReasonVersionSkew, skew, false
 	}
 	if message, refused := d.Refused[n.Name]; refused {
 		return v1alpha1.ReasonForbidden, message, false
@@ -35,6 +42,8 @@ func (d *decision) ownHold(n *turn.Node) (v1alpha1.Reason, string, bool) {
 	}
 	if v := n.Host.Veto; v != "" && !v.IsVeto() {
 		return v1alpha1.ReasonVersionSkew, fmt.Sprintf("the host has the veto %q, which the coordinator does not know", v), false
+	} else if v == v1alpha1.ReasonInvalidPolicy {
+		return v, "a policy that is valid here is invalid to the host, whose lockkeeper may be older", false
 	} else if v != "" {
 		return v, "the host's own veto", false
 	}
@@ -55,6 +64,24 @@ func (d *decision) ownHold(n *turn.Node) (v1alpha1.Reason, string, bool) {
 func silentSince(n *turn.Node) bool {
 	l := n.Last
 	return l != nil && l.Result == v1alpha1.ResultBackedOut && l.Reason == v1alpha1.ReasonHostSilent && l.HostDigest == v1alpha1.Digest(n.RawHost)
+}
+
+// skewed returns why the coordinator does not work with the host's protocol, or "" if it does, or if the record does not name one.
+func (d *decision) skewed(n *turn.Node) string {
+	own := cmp.Or(d.Protocol, v1alpha1.Protocol)
+	p := own
+	if n.Host != nil {
+		p = n.Host.Protocol
+	} else if len(n.RawHost) <= v1alpha1.MaxHost {
+		var host struct{ Protocol int }
+		if json.Unmarshal([]byte(n.RawHost), &host) == nil && host.Protocol > 0 {
+			p = host.Protocol
+		}
+	}
+	if p == own || p == own-1 {
+		return ""
+	}
+	return fmt.Sprintf("the host speaks protocol %d, the coordinator %d", p, own)
 }
 
 // unreadable returns why the host's record cannot be read, or "" if it can.

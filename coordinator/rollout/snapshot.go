@@ -27,6 +27,9 @@ type Snapshot struct {
 	Epoch string
 	// Self is the leader's own Node, which gets its turn last.
 	Self string
+	// Protocol is the leader's protocol; 0 is that of this process. Only a command that is not the
+	// leader, and may be older or newer, sets it.
+	Protocol int
 	// LedUntil is when the previous leader last renewed the Lease. No leader has promoted a
 	// node since then, so the clocks of turns of other terms are stopped. Zero: unknown, for
 	// example because a person blanked the Lease.
