@@ -41,7 +41,7 @@ func ConnectionFlags() []urfave.Flag {
 	return append([]urfave.Flag{
 		&urfave.StringFlag{Name: "kubeconfig", Category: connection, Usage: "your kubeconfig `FILE`, default $KUBECONFIG or ~/.kube/config"},
 		&urfave.StringFlag{Name: "context", Category: connection, Usage: "`NAME` of a context in it, default the current one"},
-		&urfave.StringFlag{Name: "request-timeout", Category: connection, Usage: "how long to wait for an answer, a `DURATION` from 1s to 10m, default " + short(defaultRequestTimeout)},
+		&urfave.StringFlag{Name: "request-timeout", Category: connection, Usage: "how long to wait for an answer, a `DURATION` from 1s to 10m, default " + v1alpha1.ShortDuration(defaultRequestTimeout)},
 		&urfave.StringFlag{Name: "v", Category: connection, Usage: "log requests to standard error, `LEVEL` 0 to 7 as in kubectl"},
 	}, leaseFlags()...)
 }
@@ -126,16 +126,11 @@ func NameCluster(c *urfave.Context, err error) error {
 	return fmt.Errorf("%w (%s)", err, from.Cluster())
 }
 
-// short prints a duration without the units that are zero.
-func short(d time.Duration) string {
-	return strings.NewReplacer("h0m0s", "h", "m0s", "m").Replace(d.String())
-}
-
 // parseDuration returns the value of a flag that is a duration with a unit, from minTimeout to most.
 func parseDuration(c *urfave.Context, name string, most time.Duration) (time.Duration, error) {
 	d, err := time.ParseDuration(c.String(name))
 	if err != nil || d < minTimeout || d > most {
-		return 0, UsageError("--%s %q, expected %s to %s, such as 90s", name, c.String(name), short(minTimeout), short(most))
+		return 0, UsageError("--%s %q, expected %s to %s, such as 90s", name, c.String(name), v1alpha1.ShortDuration(minTimeout), v1alpha1.ShortDuration(most))
 	}
 	return d, nil
 }

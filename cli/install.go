@@ -58,7 +58,7 @@ func initialize() *urfave.Command {
 			"Your credential must be allowed to get and create leases in the namespace, and to list nodes and disruptionpolicies." + seeExitStatus,
 		Flags: append([]urfave.Flag{
 			formats[0], // a single object has no table with headers
-			&urfave.StringFlag{Name: "timeout", Usage: "how long to wait for the namespace, a `DURATION` from 1s to 720h; default " + short(initWithin)},
+			&urfave.StringFlag{Name: "timeout", Usage: "how long to wait for the namespace, a `DURATION` from 1s to 720h; default " + v1alpha1.ShortDuration(initWithin)},
 			dryRunFlag(),
 			&urfave.BoolFlag{Name: "yes", Usage: "create the Lease without asking, even if that ends a stop", DisableDefaultText: true},
 		}, ConnectionFlags()...),
@@ -137,7 +137,7 @@ func initCommand(c *urfave.Context) error {
 	}})
 	switch {
 	case errors.Is(err, cluster.ErrTimeout):
-		fmt.Fprintf(c.App.ErrWriter, "lockkeeper: timed out after %s; nothing was created\n", short(timeout))
+		fmt.Fprintf(c.App.ErrWriter, "lockkeeper: timed out after %s; nothing was created\n", v1alpha1.ShortDuration(timeout))
 		return exitStatus(report.ExitTimeout)
 	case errors.Is(err, context.Canceled):
 		return errors.New("interrupted; run the command again to see whether the Lease exists")

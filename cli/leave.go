@@ -140,7 +140,7 @@ func notLeft(c *urfave.Context, pending []string, timeout time.Duration, err err
 	case errors.Is(err, cluster.ErrTimeout):
 		fmt.Fprintf(c.App.ErrWriter, "If lockkeeper no longer runs on the host of such a node, its turn does not end by itself. Then release the node, and run the command again:\n"+
 			"  lockkeeper detach%s --force NODE\n  kubectl%s uncordon NODE\n", p.Own, p.Kubectl)
-		fmt.Fprintf(c.App.ErrWriter, "lockkeeper: timed out after %s\n", short(timeout))
+		fmt.Fprintf(c.App.ErrWriter, "lockkeeper: timed out after %s\n", v1alpha1.ShortDuration(timeout))
 		return exitStatus(report.ExitTimeout)
 	case errors.Is(err, context.Canceled):
 		return errors.New("interrupted")
@@ -182,7 +182,7 @@ func leaveThisHost(c *urfave.Context, timeout time.Duration) error {
 	if err := syscall.Kill(s.PID, syscall.SIGHUP); err != nil && !errors.Is(err, syscall.ESRCH) {
 		return fmt.Errorf("asking process %d to leave: %w", s.PID, err)
 	}
-	fmt.Fprintf(c.App.ErrWriter, "lockkeeper: %s leaves; waiting up to %s until its turn is over and the coordinator has released it\n", s.Node, short(timeout))
+	fmt.Fprintf(c.App.ErrWriter, "lockkeeper: %s leaves; waiting up to %s until its turn is over and the coordinator has released it\n", s.Node, v1alpha1.ShortDuration(timeout))
 	ctx, cancel := context.WithTimeout(c.Context, timeout)
 	defer cancel()
 	s, err = waitUntilLeft(ctx, dir, func(line string) { fmt.Fprintln(c.App.ErrWriter, "lockkeeper: "+line) })
@@ -192,7 +192,7 @@ func leaveThisHost(c *urfave.Context, timeout time.Duration) error {
 		fmt.Fprintf(c.App.Writer, "%s has left. To undo while lockkeeper is installed: %s\n", s.Node, undo)
 		return nil
 	case ctx.Err() != nil && c.Context.Err() == nil:
-		fmt.Fprintf(c.App.ErrWriter, "lockkeeper: timed out after %s; %s has not left: %s\nlockkeeper: %s\n", short(timeout), s.Node, page.Visible(s.Line), elsewhere)
+		fmt.Fprintf(c.App.ErrWriter, "lockkeeper: timed out after %s; %s has not left: %s\nlockkeeper: %s\n", v1alpha1.ShortDuration(timeout), s.Node, page.Visible(s.Line), elsewhere)
 		if s.Cordoned {
 			fmt.Fprintf(c.App.ErrWriter, "lockkeeper: the node is cordoned; if lockkeeper cordoned it, it stays so until you run: kubectl uncordon %s\n", s.Node)
 		}

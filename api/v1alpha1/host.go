@@ -344,6 +344,11 @@ func OneLine(text string, limit int) string {
 	return text
 }
 
+// ShortDuration returns the duration without the zeros that its String has: 5m, not 5m0s.
+func ShortDuration(d time.Duration) string {
+	return strings.NewReplacer("h0m0s", "h", "m0s", "m").Replace(d.String())
+}
+
 // StepsDigest returns the digest of a plan's steps, 32 hexadecimal digits, or "" if
 // there are none. A plan is made once: the host publishes its steps in [Host], and the
 // coordinator copies their digest into the [Grant] when it decides on them. A host

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 	"lockkeeper.dev/lockkeeper/policy"
 )
 
@@ -387,7 +388,7 @@ func TestWindows(t *testing.T) {
 		ws, note, err := kuredWindows(tc.days, tc.start, tc.end, "UTC")
 		var got []string
 		for _, w := range ws {
-			got = append(got, w.Start+" "+short(w.Duration.Duration))
+			got = append(got, w.Start+" "+v1alpha1.ShortDuration(w.Duration.Duration))
 		}
 		if note != "" {
 			got = append(got, note)
@@ -447,7 +448,7 @@ func TestWindows(t *testing.T) {
 				if len(w.Days) > 0 {
 					days = fmt.Sprint(w.Days[0])
 				}
-				got = append(got, days+" "+w.Start+" "+short(w.Duration.Duration))
+				got = append(got, days+" "+w.Start+" "+v1alpha1.ShortDuration(w.Duration.Duration))
 			}
 			err = wrong
 		}

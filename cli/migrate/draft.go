@@ -216,7 +216,7 @@ func (h *hostFile) text() string {
 		if len(w.Days) > 0 {
 			fmt.Fprintf(&b, "days = %s\n", listTOML(w.Days))
 		}
-		fmt.Fprintf(&b, "start = %s\nduration = %s\ntime_zone = %s\n", quoteTOML(w.Start), quoteTOML(short(w.Duration.Duration)), quoteTOML(w.TimeZone))
+		fmt.Fprintf(&b, "start = %s\nduration = %s\ntime_zone = %s\n", quoteTOML(w.Start), quoteTOML(v1alpha1.ShortDuration(w.Duration.Duration)), quoteTOML(w.TimeZone))
 	}
 	return strings.TrimPrefix(b.String(), "\n")
 }

@@ -290,7 +290,7 @@ func parseDuration(s string, low, high time.Duration) (time.Duration, error) {
 		return 0, errors.New("it is not a duration such as 30m")
 	}
 	if t < low || t > high {
-		return 0, fmt.Errorf("lockkeeper accepts %s to %s", short(low), short(high))
+		return 0, fmt.Errorf("lockkeeper accepts %s to %s", v1alpha1.ShortDuration(low), v1alpha1.ShortDuration(high))
 	}
 	if t > 0 && t < time.Second {
 		return 0, errors.New("lockkeeper accepts 1s and more")

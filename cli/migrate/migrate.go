@@ -170,15 +170,3 @@ func quote(s string) string {
 	}
 	return strconv.Quote(clip(s))
 }
-
-// short returns a duration without the zeros that its String has: 5m, not 5m0s.
-func short(d time.Duration) string {
-	s := d.String()
-	if strings.HasSuffix(s, "m0s") {
-		s = strings.TrimSuffix(s, "0s")
-	}
-	if strings.HasSuffix(s, "h0m") {
-		s = strings.TrimSuffix(s, "0m")
-	}
-	return s
-}

@@ -77,7 +77,7 @@ func kuredWindows(days daySet, start, end time.Duration, zone string) (ws []v1al
 	kept := ws[:0]
 	for _, w := range ws {
 		if w.Duration.Duration < shortestWindow {
-			note = fmt.Sprintf("the %s from %s on are left out: a window lasts 10m at least", short(w.Duration.Duration), w.Start)
+			note = fmt.Sprintf("the %s from %s on are left out: a window lasts 10m at least", v1alpha1.ShortDuration(w.Duration.Duration), w.Start)
 			continue
 		}
 		kept = append(kept, w)
@@ -180,7 +180,7 @@ func (p periodic) period() time.Duration {
 // equal parts that touch, and count as one.
 func (p periodic) windows(zone string) ([]v1alpha1.Window, error) {
 	if p.length < shortestWindow {
-		return nil, fmt.Errorf("the window lasts %s, and the shortest that lockkeeper has is 10m", short(p.length))
+		return nil, fmt.Errorf("the window lasts %s, and the shortest that lockkeeper has is 10m", v1alpha1.ShortDuration(p.length))
 	}
 	parts := (p.length + day - 1) / day
 	step := (p.length/parts + time.Minute - 1).Truncate(time.Minute)

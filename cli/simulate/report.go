@@ -291,18 +291,11 @@ func date(t time.Time) string { return t.UTC().Format("Mon "+time.DateTime) + " 
 func span(d time.Duration) string {
 	d = d.Round(time.Second)
 	days, rest := d/(24*time.Hour), d%(24*time.Hour)
-	text := rest.String()
-	if strings.HasSuffix(text, "m0s") {
-		text = strings.TrimSuffix(text, "0s")
-	}
-	if strings.HasSuffix(text, "h0m") {
-		text = strings.TrimSuffix(text, "0m")
-	}
 	switch {
 	case days > 0 && rest == 0:
 		return fmt.Sprintf("%dd", days)
 	case days > 0:
-		return fmt.Sprintf("%dd%s", days, text)
+		return fmt.Sprintf("%dd%s", days, v1alpha1.ShortDuration(rest))
 	}
-	return text
+	return v1alpha1.ShortDuration(rest)
 }

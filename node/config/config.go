@@ -281,18 +281,18 @@ func (c *Config) checkFleetLock() Errors {
 	case c.Reboot.SessionDelay <= MaxFleetLockDelay:
 		return nil
 	}
-	return c.wrong(fmt.Sprintf("at most %s with fleetlock.listen", short(MaxFleetLockDelay)), "reboot.session_delay")
+	return c.wrong(fmt.Sprintf("at most %s with fleetlock.listen", v1alpha1.ShortDuration(MaxFleetLockDelay)), "reboot.session_delay")
 }
 
 // checkLease compares the three durations.
 func (c *Config) checkLease() Errors {
 	l := &c.Lease
 	if l.Duration <= l.RenewDeadline {
-		return c.wrong(fmt.Sprintf("lease.duration (%s) longer than lease.renew_deadline (%s)", short(l.Duration), short(l.RenewDeadline)),
+		return c.wrong(fmt.Sprintf("lease.duration (%s) longer than lease.renew_deadline (%s)", v1alpha1.ShortDuration(l.Duration), v1alpha1.ShortDuration(l.RenewDeadline)),
 			"lease.renew_deadline", "lease.duration")
 	}
 	if float64(l.RenewDeadline) <= renewJitter*float64(l.RetryPeriod) {
-		return c.wrong(fmt.Sprintf("lease.renew_deadline (%s) longer than 1.2 times lease.retry_period (%s)", short(l.RenewDeadline), short(l.RetryPeriod)),
+		return c.wrong(fmt.Sprintf("lease.renew_deadline (%s) longer than 1.2 times lease.retry_period (%s)", v1alpha1.ShortDuration(l.RenewDeadline), v1alpha1.ShortDuration(l.RetryPeriod)),
 			"lease.retry_period", "lease.renew_deadline")
 	}
 	return nil

@@ -75,7 +75,9 @@ func level() kind[slog.Level] {
 
 // duration includes both bounds. testbed replaces low in tests.
 func duration(low, high, testbed time.Duration) kind[time.Duration] {
-	bounds := func(low time.Duration) string { return short(low) + " to " + short(high) }
+	bounds := func(low time.Duration) string {
+		return v1alpha1.ShortDuration(low) + " to " + v1alpha1.ShortDuration(high)
+	}
 	return kind[time.Duration]{
 		name: "duration", bounds: bounds(low),
 		read: func(raw any, inTestbed bool) (time.Duration, string) {
@@ -96,20 +98,8 @@ func duration(low, high, testbed time.Duration) kind[time.Duration] {
 			}
 			return d, ""
 		},
-		write: func(d time.Duration) string { return strconv.Quote(short(d)) },
+		write: func(d time.Duration) string { return strconv.Quote(v1alpha1.ShortDuration(d)) },
 	}
-}
-
-// short returns the duration without the zeros that its String has: 5m, not 5m0s.
-func short(d time.Duration) string {
-	s := d.String()
-	if strings.HasSuffix(s, "m0s") {
-		s = strings.TrimSuffix(s, "0s")
-	}
-	if strings.HasSuffix(s, "h0m") {
-		s = strings.TrimSuffix(s, "0m")
-	}
-	return s
 }
 
 // text is a string. check returns what was expected, or "" if it accepts the string.

@@ -150,24 +150,15 @@ func notifications() map[string]string {
 		"occasions": table([]string{"occasion", "when"}, occasions),
 		"bounds": table([]string{"bound", "value"}, [][]string{
 			{"messages that wait", fmt.Sprintf("%d; then the oldest one is dropped", notify.MaxQueue)},
-			{"one attempt", short(notify.Timeout)},
+			{"one attempt", v1alpha1.ShortDuration(notify.Timeout)},
 			{"attempts", fmt.Sprint(notify.MaxAttempts)},
 			{"pause between two attempts", fmt.Sprintf("%s at first, doubled each time, %s at most; longer if the receiver says so (`Retry-After`)",
-				short(notify.FirstPause), short(notify.MaxPause))},
-			{"from the occasion to the last repetition", short(notify.MaxAge)},
+				v1alpha1.ShortDuration(notify.FirstPause), v1alpha1.ShortDuration(notify.MaxPause))},
+			{"from the occasion to the last repetition", v1alpha1.ShortDuration(notify.MaxAge)},
 			{"nodes that a message names", fmt.Sprint(notify.MaxNames)},
 			{"text of a message", fmt.Sprintf("%d bytes", notify.MaxText)},
 			{"answer that is read", fmt.Sprintf("%d KiB", notify.MaxAnswer>>10)},
 		}),
 		"example": "```json\n" + string(example) + "\n```\n",
 	}
-}
-
-// short formats a duration of whole minutes or seconds without trailing zeros: 10m instead of
-// 10m0s.
-func short(d time.Duration) string {
-	if d%time.Minute == 0 {
-		return strings.TrimSuffix(d.String(), "0s")
-	}
-	return d.String()
 }
