@@ -221,7 +221,7 @@ func (b builder) run(ctx context.Context, cmd *exec.Cmd, part string, begin time
 	// An interrupted go command removes its temporary files. Its child processes are in its process group.
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) }
 	cmd.WaitDelay = 5 * time.Second
-	if err := startChild(cmd); err != nil {
+	if err := StartChild(cmd); err != nil {
 		return err
 	}
 	done := make(chan error, 1)
@@ -239,7 +239,7 @@ func (b builder) run(ctx context.Context, cmd *exec.Cmd, part string, begin time
 				return context.Cause(ctx)
 			}
 			if err != nil {
-				return fmt.Errorf("%s: go build: %w\n%s", part, err, lastLines(output.Bytes(), 30))
+				return fmt.Errorf("%s: go build: %w\n%s", part, err, LastLines(output.String(), 30))
 			}
 			return nil
 		}
@@ -307,7 +307,7 @@ func newestDir() (string, error) {
 // withStderr adds a command's standard error output to its exit error.
 func withStderr(err error) error {
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok && len(exit.Stderr) > 0 {
-		return fmt.Errorf("%w: %s", err, lastLines(exit.Stderr, 10))
+		return fmt.Errorf("%w: %s", err, LastLines(string(exit.Stderr), 10))
 	}
 	return err
 }

@@ -26,9 +26,9 @@ var spawner = sync.OnceValue(func() chan<- func() {
 	return work
 })
 
-// startChild starts cmd in its own process group, because this process itself passes a Ctrl-C on in order. The kernel kills the child when
+// StartChild starts cmd in its own process group, because this process itself passes a Ctrl-C on in order. The kernel kills the child when
 // this process ends.
-func startChild(cmd *exec.Cmd) error {
+func StartChild(cmd *exec.Cmd) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	started := make(chan error, 1)
 	spawner() <- func() { started <- cmd.Start() }
@@ -56,7 +56,7 @@ func startProcess(name Component, env []string, log string, path string, args ..
 	cmd := exec.Command(path, args...)
 	cmd.Env = env
 	cmd.Stdout, cmd.Stderr = out, out
-	if err := startChild(cmd); err != nil {
+	if err := StartChild(cmd); err != nil {
 		return nil, fmt.Errorf("starting %s: %w", name, err)
 	}
 	p := &process{name: name, cmd: cmd, log: log, gone: make(chan struct{})}

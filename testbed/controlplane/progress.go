@@ -1,10 +1,10 @@
 package controlplane
 
 import (
-	"bytes"
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"sync"
 )
 
@@ -25,18 +25,13 @@ func (p *progress) printf(format string, args ...any) {
 	fmt.Fprintf(p.w, "controlplane: "+format+"\n", args...)
 }
 
-// lastLines returns the end of a command's output: at most n lines and 8 KiB.
-func lastLines(data []byte, n int) string {
+// LastLines returns the end of a log or of a command's output: at most n lines and 8 KiB.
+func LastLines(text string, n int) string {
 	const limit = 8 << 10
-	data = bytes.TrimRight(data, "\n")
-	if len(data) > limit {
-		data = data[len(data)-limit:]
-	}
-	lines := bytes.Split(data, []byte("\n"))
-	if len(lines) > n {
-		lines = lines[len(lines)-n:]
-	}
-	return string(bytes.Join(lines, []byte("\n")))
+	text = strings.TrimRight(text, "\n")
+	text = text[max(0, len(text)-limit):]
+	lines := strings.Split(text, "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
 }
 
 // tail returns the end of a log file, for error messages.
@@ -48,5 +43,5 @@ func tail(path string) string {
 	if len(data) == 0 {
 		return "(its log is empty)"
 	}
-	return lastLines(data, 20)
+	return LastLines(string(data), 20)
 }

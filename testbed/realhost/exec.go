@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"lockkeeper.dev/lockkeeper/testbed/controlplane"
 )
 
 // ExecError is the error of a command on a host that failed.
@@ -23,7 +25,7 @@ type ExecError struct {
 }
 
 func (e *ExecError) Error() string {
-	return fmt.Sprintf("on %s: %s: exit status %d: %s", e.Host, strings.Join(e.Args, " "), e.Status, lastLines(e.Output, 20))
+	return fmt.Sprintf("on %s: %s: exit status %d: %s", e.Host, strings.Join(e.Args, " "), e.Status, controlplane.LastLines(e.Output, 20))
 }
 
 // Exec runs a command as root on the host and returns what it wrote to standard output and standard error, which may be

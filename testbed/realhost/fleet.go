@@ -115,7 +115,7 @@ func (h *Host) WaitReady(ctx context.Context) error {
 		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 		defer cancel()
 		said, _ := h.Journal(late, "kubelet.service")
-		return fmt.Errorf("%w; the end of the console:\n%s\nthe end of the kubelet's journal:\n%s", err, h.console(), lastLines(said, 20))
+		return fmt.Errorf("%w; the end of the console:\n%s\nthe end of the kubelet's journal:\n%s", err, h.console(), controlplane.LastLines(said, 20))
 	}
 	return nil
 }

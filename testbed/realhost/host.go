@@ -281,7 +281,7 @@ func (h *Host) console() string {
 	if err != nil {
 		return err.Error()
 	}
-	return lastLines(string(text), 20)
+	return controlplane.LastLines(string(text), 20)
 }
 
 // Version returns the VERSION_ID that the host runs or, while it is down, ran last.

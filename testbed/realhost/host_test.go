@@ -166,7 +166,7 @@ func testFiles(t *testing.T, a, _ *Host) {
 	journal, err := a.Journal(soon(t), "kubelet.service")
 	must(t, err)
 	if !strings.Contains(journal, "Started kubelet.service") {
-		t.Errorf("the kubelet's journal: %s", lastLines(journal, 5))
+		t.Errorf("the kubelet's journal: %s", controlplane.LastLines(journal, 5))
 	}
 }
 

@@ -15,6 +15,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"lockkeeper.dev/lockkeeper/testbed/controlplane"
 )
 
 const (
@@ -267,7 +269,7 @@ func (l *Lab) printf(format string, args ...any) {
 // tell runs a command that prints nothing on success.
 func tell(ctx context.Context, name string, args ...string) error {
 	if out, err := groupCommand(ctx, name, args...).CombinedOutput(); err != nil {
-		return fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), cause(ctx, err), lastLines(string(out), 5))
+		return fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), cause(ctx, err), controlplane.LastLines(string(out), 5))
 	}
 	return nil
 }

@@ -73,7 +73,7 @@ func start(t *testing.T, prefix string, hosts int, change ...func(*Options)) []*
 			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 			said, err := h.Journal(ctx, "")
 			cancel()
-			t.Logf("the end of the journal of %s (%v):\n%s\nand of the console:\n%s", h.Name(), err, lastLines(said, 60), h.console())
+			t.Logf("the end of the journal of %s (%v):\n%s\nand of the console:\n%s", h.Name(), err, controlplane.LastLines(said, 60), h.console())
 		}
 		f.Close()
 	})

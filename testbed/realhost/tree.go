@@ -129,7 +129,7 @@ func makeTree(ctx context.Context, dir string, log io.Writer, release Release) e
 	}
 	root := filepath.Join(dir, treeRoot)
 	if out, err := groupCommand(ctx, "mmdebstrap", append(args, string(release), root)...).CombinedOutput(); err != nil {
-		return fmt.Errorf("mmdebstrap: %w\n%s", cause(ctx, err), lastLines(string(out), 30))
+		return fmt.Errorf("mmdebstrap: %w\n%s", cause(ctx, err), controlplane.LastLines(string(out), 30))
 	}
 	fmt.Fprintf(log, "realhost: built the hosts' operating system (Debian %s) in %s\n", release, time.Since(begin).Round(time.Second))
 	return nil
@@ -149,7 +149,7 @@ func buildHostparts(ctx context.Context, c cache) (string, error) {
 	}
 	cmd.Env = append(os.Environ(), "GOFLAGS=", "GOWORK=off", "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("go build: %w\n%s", cause(ctx, err), lastLines(string(out), 30))
+		return "", fmt.Errorf("go build: %w\n%s", cause(ctx, err), controlplane.LastLines(string(out), 30))
 	}
 	data, err := os.ReadFile(binary)
 	if err != nil {
@@ -176,15 +176,4 @@ func cause(ctx context.Context, err error) error {
 		return context.Cause(ctx)
 	}
 	return err
-}
-
-// lastLines returns the end of a command's output for an error message: at most n lines and 8 KiB.
-func lastLines(text string, n int) string {
-	const limit = 8 << 10
-	text = strings.TrimRight(text, "\n")
-	if len(text) > limit {
-		text = text[len(text)-limit:]
-	}
-	lines := strings.Split(text, "\n")
-	return strings.Join(lines[max(0, len(lines)-n):], "\n")
 }

@@ -16,6 +16,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"lockkeeper.dev/lockkeeper/testbed/controlplane"
 )
 
 // keepBuilds is how long an unused binary stays in the cache.
@@ -150,7 +152,7 @@ func (b *onceBuild) build(ctx context.Context, log io.Writer) (string, error) {
 	if out, err := cmd.CombinedOutput(); ctx.Err() != nil {
 		return "", context.Cause(ctx)
 	} else if err != nil {
-		return "", fmt.Errorf("go build: %w\n%s", err, lastLines(string(out), 30))
+		return "", fmt.Errorf("go build: %w\n%s", err, controlplane.LastLines(string(out), 30))
 	}
 	return store(cache, tmp)
 }
@@ -196,7 +198,7 @@ func rootModule(ctx context.Context) (string, error) {
 	}
 	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "lockkeeper.dev/lockkeeper").Output()
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
-		err = fmt.Errorf("%w: %s", err, lastLines(string(exit.Stderr), 5))
+		err = fmt.Errorf("%w: %s", err, controlplane.LastLines(string(exit.Stderr), 5))
 	}
 	if err != nil {
 		return "", fmt.Errorf("finding the source: it is not at the path of the build, and the working directory is not in a module that contains or requires it: %w", err)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/godbus/dbus/v5"
 
+	"lockkeeper.dev/lockkeeper/testbed/controlplane"
 	"lockkeeper.dev/lockkeeper/testbed/workdir"
 )
 
@@ -78,7 +79,7 @@ func startBus(ctx context.Context, dir *workdir.Dir) (*bus, error) {
 	if _, err := bufio.NewReader(ready).ReadString('\n'); err != nil {
 		p.end(0, nil)
 		text, _ := os.ReadFile(dir.Join("bus.log"))
-		return nil, fmt.Errorf("waiting for dbus-daemon to listen: %w (output: %s)", err, lastLines(string(text), 5))
+		return nil, fmt.Errorf("waiting for dbus-daemon to listen: %w (output: %s)", err, controlplane.LastLines(string(text), 5))
 	}
 	return &bus{address: address, proc: p}, nil
 }
@@ -93,14 +94,3 @@ func (b *bus) connect(opts ...dbus.ConnOption) (*dbus.Conn, error) {
 }
 
 func (b *bus) stop(grace time.Duration) { b.proc.end(grace, nil) }
-
-// lastLines returns the end of a log for an error message: at most n lines and 4 KiB.
-func lastLines(text string, n int) string {
-	const limit = 4 << 10
-	text = strings.TrimRight(text, "\n")
-	if len(text) > limit {
-		text = text[len(text)-limit:]
-	}
-	lines := strings.Split(text, "\n")
-	return strings.Join(lines[max(0, len(lines)-n):], "\n")
-}

@@ -2,24 +2,11 @@ package simhost
 
 import (
 	"os/exec"
-	"runtime"
-	"sync"
 	"syscall"
 	"time"
-)
 
-// spawner is one goroutine that is locked to one thread for the life of this process. The kernel sends the parent-death signal when the
-// thread that forked ends, not when the process ends.
-var spawner = sync.OnceValue(func() chan<- func() {
-	work := make(chan func())
-	go func() {
-		runtime.LockOSThread()
-		for f := range work {
-			f()
-		}
-	}()
-	return work
-})
+	"lockkeeper.dev/lockkeeper/testbed/controlplane"
+)
 
 // process is a child in its own process group. The kernel kills it when this process ends.
 type process struct {
@@ -28,10 +15,7 @@ type process struct {
 }
 
 func startProcess(cmd *exec.Cmd) (*process, error) {
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	started := make(chan error, 1)
-	spawner() <- func() { started <- cmd.Start() }
-	if err := <-started; err != nil {
+	if err := controlplane.StartChild(cmd); err != nil {
 		return nil, err
 	}
 	p := &process{cmd: cmd, gone: make(chan struct{})}
