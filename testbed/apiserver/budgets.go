@@ -49,7 +49,7 @@ func (s *Server) UpdateBudgets() {
 		s.judge(b)
 		if !equality.Semantic.DeepEqual(was, &b.Status) {
 			// A write that an interceptor refuses is repeated after the next change.
-			_ = s.writeBudget(b, "system:serviceaccount:kube-system:disruption-controller", "kube-controller-manager", "update")
+			_ = s.writeBudget(b, "system:serviceaccount:kube-system:disruption-controller", "kube-controller-manager")
 		}
 	}
 }
@@ -160,13 +160,13 @@ func (s *Server) scale(namespace string, ref *metav1.OwnerReference) (uid types.
 }
 
 // writeBudget stores the status of a budget.
-func (s *Server) writeBudget(b *policyv1.PodDisruptionBudget, user, manager, verb string) error {
+func (s *Server) writeBudget(b *policyv1.PodDisruptionBudget, user, manager string) error {
 	u, err := runtime.DefaultUnstructuredConverter.ToUnstructured(b)
 	if err != nil {
 		return apierrors.NewInternalError(err)
 	}
 	u["apiVersion"], u["kind"] = policyv1.SchemeGroupVersion.String(), "PodDisruptionBudget"
-	q := &request{k: kindOf("poddisruptionbudgets"), namespace: b.Namespace, name: b.Name, sub: "status", user: user, manager: manager, verb: verb}
+	q := &request{k: kindOf("poddisruptionbudgets"), namespace: b.Namespace, name: b.Name, sub: "status", user: user, manager: manager}
 	old, err := s.find(q)
 	if err == nil {
 		_, err = s.replace(q, old, u)

@@ -169,7 +169,7 @@ func (s *Server) takeDisruption(q *request, pod *corev1.Pod) error {
 		b.Status.DisruptedPods = map[string]metav1.Time{}
 	}
 	b.Status.DisruptedPods[pod.Name] = metav1.NewTime(s.now().UTC().Truncate(time.Second))
-	return s.writeBudget(b, q.user, "kube-apiserver", q.verb)
+	return s.writeBudget(b, q.user, "kube-apiserver")
 }
 
 // allows returns why a budget does not allow a disruption, nil if it does.

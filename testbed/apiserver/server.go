@@ -31,17 +31,15 @@ type Server struct {
 
 // Write is one write that the server has committed, or is about to commit.
 type Write struct {
-	Revision int64     // 0 before the commit
-	Time     time.Time // by the server's clock
+	Revision int64 // 0 before the commit
 	// Resource is the plural, such as "nodes". Subresource is "status", "eviction" or "".
 	Resource, Subresource string
 	Namespace, Name       string
 	// Object is the object after the write, nil if it was deleted. Old is the object before, nil if it was created. Objects of lockkeeper's
 	// own kinds are *unstructured.Unstructured; Events are always core/v1 Events. They must not be modified.
 	Object, Old runtime.Object
-	// User sent the request. Manager is its field manager. Verb is create, update, patch, apply or delete. The parts of an eviction have the verb
-	// create, the budget's status being a part of it.
-	User, Manager, Verb string
+	// User sent the request.
+	User string
 }
 
 // firstRevision is the revision of an empty store.

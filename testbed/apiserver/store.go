@@ -127,7 +127,7 @@ func (t *table) cut() {
 
 // writeOf describes a write of the request.
 func (s *Server) writeOf(q *request, old, it *item) Write {
-	w := Write{Time: s.now(), Resource: q.k.stored(), Subresource: q.sub, User: q.user, Manager: q.manager, Verb: q.verb}
+	w := Write{Resource: q.k.stored(), Subresource: q.sub, User: q.user}
 	one := it
 	if old != nil {
 		w.Old, one = old.obj, cmp.Or(it, old)

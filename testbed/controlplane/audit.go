@@ -18,7 +18,6 @@ type Request struct {
 	UserAgent string
 	User      struct {
 		Username string
-		Groups   []string
 		Extra    map[string][]string
 	}
 	ObjectRef      *struct{ Resource, Subresource, Namespace, Name, APIGroup string }

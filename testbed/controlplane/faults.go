@@ -25,7 +25,6 @@ var errStopped = errors.New("the control plane was stopped")
 type Process struct {
 	Component Component
 	PID       int
-	Log       string // path of the component's log
 }
 
 // Processes returns the processes that run now.
@@ -37,7 +36,7 @@ func (cp *ControlPlane) Processes() []Process {
 		select {
 		case <-p.gone:
 		default:
-			ps = append(ps, Process{Component: name, PID: p.cmd.Process.Pid, Log: p.log})
+			ps = append(ps, Process{Component: name, PID: p.cmd.Process.Pid})
 		}
 	}
 	slices.SortFunc(ps, func(a, b Process) int { return a.PID - b.PID })

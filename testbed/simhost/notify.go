@@ -7,17 +7,12 @@ import (
 	"os"
 	"strings"
 	"sync"
-	"time"
 )
 
 // Notify is what lockkeeper has sent to its service manager since its last start.
 type Notify struct {
-	Ready     bool
-	Reloading bool // true until the next READY=1
-	Stopping  bool
-	Status    string    // the last STATUS=
-	At        time.Time // the time of the last message, or zero
-	Watchdogs int       // the number of WATCHDOG=1 messages
+	Ready  bool
+	Status string // the last STATUS=
 }
 
 // notifyListener is the service manager's side of sd_notify.
@@ -57,20 +52,13 @@ func (l *notifyListener) read() {
 
 // take reads one message of KEY=VALUE lines. It ignores unknown keys.
 func (s *Notify) take(message string) {
-	s.At = time.Now()
 	for line := range strings.Lines(message) {
 		key, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "=")
 		switch key {
 		case "READY":
-			s.Ready, s.Reloading = true, false
-		case "RELOADING":
-			s.Reloading = true
-		case "STOPPING":
-			s.Stopping = true
+			s.Ready = true
 		case "STATUS":
 			s.Status = value
-		case "WATCHDOG":
-			s.Watchdogs++
 		}
 	}
 }
