@@ -128,9 +128,7 @@ func (c *canaries) find(l *line, version string) (w wakeup) {
 			if why := of.lacks(version); why != "" {
 				return wakeup{why: text + ": " + name + " " + why}
 			}
-			if at := of.Since.Add(after.For); at.After(w.at) {
-				w.at = at
-			}
+			w.at = later(w.at, of.Since.Add(after.For))
 		}
 	}
 	return w
@@ -157,9 +155,7 @@ func (c *canaries) earliest(l *line, version string) (at time.Time) {
 			if of := c.node[name]; of.Lacks(version) == "" {
 				since = of.Since
 			}
-			if t := since.Add(after.For); t.After(at) {
-				at = t
-			}
+			at = later(at, since.Add(after.For))
 		}
 	}
 	if !at.After(c.now) {

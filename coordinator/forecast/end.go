@@ -54,10 +54,7 @@ func Ends(s rollout.Snapshot, out *rollout.Outcome, held map[string]v1alpha1.Rea
 	for i := range c.lines {
 		l := &c.lines[i]
 		e := l.End
-		if e.Unknown == "" && e.Left > 0 && e.Held == e.Left {
-			e.Unknown = "every node that is left is held"
-		}
-		e.tidy()
+		e.finish()
 		policies[l.figures.Name] = e
 		fleet.Left, fleet.Held = fleet.Left+e.Left, fleet.Held+e.Held
 		if e.Left == e.Held {
@@ -74,15 +71,15 @@ func Ends(s rollout.Snapshot, out *rollout.Outcome, held map[string]v1alpha1.Rea
 			}
 		}
 	}
-	if fleet.Unknown == "" && fleet.Left > 0 && fleet.Held == fleet.Left {
-		fleet.Unknown = "every node that is left is held"
-	}
-	fleet.tidy()
+	fleet.finish()
 	return fleet, policies
 }
 
-// tidy removes the estimate that the end has no use for.
-func (e *End) tidy() {
+// finish sets why the time is unknown if every node is held, and removes the estimate that the end has no use for.
+func (e *End) finish() {
+	if e.Unknown == "" && e.Left > 0 && e.Held == e.Left {
+		e.Unknown = "every node that is left is held"
+	}
 	if e.Unknown != "" {
 		e.At = time.Time{}
 	} else {
@@ -371,9 +368,7 @@ func (c *simulation) endTurn(g *simulatedNode) {
 	}
 	c.canaries.end(g, stays)
 	g.line.At = g.end
-	if next := g.end.Add(g.line.Settle); next.After(g.line.next) {
-		g.line.next = next
-	}
+	g.line.next = later(g.line.next, g.end.Add(g.line.Settle))
 }
 
 // grant grants turns to as many nodes as the policies allow now. It returns when it has

@@ -20,10 +20,8 @@ import (
 // judge applies the changes to all nodes at once.
 func (q *Question) judge() {
 	now := rollout.Decide(q.in.Snapshot)
-	together, alone := now, map[string]rollout.Verdict(nil)
-	var begins, notBefore map[string]time.Time
+	then, together, alone := q.in.Snapshot, now, map[string]rollout.Verdict(nil)
 	if len(q.in.Asked) > 0 {
-		then := q.in.Snapshot
 		then.Nodes = slices.Clone(q.in.Nodes)
 		for _, s := range q.nodes {
 			if !s.InTurn() {
@@ -32,10 +30,8 @@ func (q *Question) judge() {
 		}
 		together = rollout.Decide(then)
 		alone = q.alone(&now, &together)
-		begins, notBefore = q.queue(then, &together)
-	} else {
-		begins, notBefore = q.queue(q.in.Snapshot, &now)
 	}
+	begins, notBefore := q.queue(then, &together)
 	gated := map[string]bool{} // policies for whose gates the coordinator holds nodes
 	for i := range q.in.Nodes {
 		if n := &q.in.Nodes[i]; n.Held == v1alpha1.ReasonGateClosed && q.in.NoLeader == "" {

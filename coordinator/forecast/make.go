@@ -186,7 +186,7 @@ func (s *subject) notes(asked []v1alpha1.Change) {
 		switch {
 		case c.Source == v1alpha1.SourceSentinel:
 			s.note("hosts look for a sentinel only if [sources] sentinels in their file names it")
-		case c.Source == v1alpha1.SourceOSUpdate && c.Version == "" && slices.ContainsFunc(s.HeldBack, func(h v1alpha1.Change) bool { return h == c }):
+		case c.Source == v1alpha1.SourceOSUpdate && c.Version == "" && slices.Contains(s.HeldBack, c):
 			s.note("without a version, this change counts as held back, because its version may be one that holdBack matches: name it with --change os:VERSION")
 		}
 	}
@@ -278,15 +278,11 @@ func (s *subject) terms() *v1alpha1.Terms {
 func (s *subject) addDrain(now time.Time, pods []*corev1.Pod, budgets map[string][]budget) {
 	terms := s.terms()
 	rules := terms.PodRules
-	if s.InTurn() {
-		if s.Ours() && s.Grant.BlockOff {
-			rules = rules.WithoutBlock()
-		}
-		s.own.addDrain(rules, pods, budgets)
-		return
+	if s.InTurn() && s.Ours() && s.Grant.BlockOff {
+		rules = rules.WithoutBlock()
 	}
 	s.own.addDrain(rules, pods, budgets)
-	if len(s.own.Block) == 0 {
+	if s.InTurn() || len(s.own.Block) == 0 {
 		return
 	}
 	l := &BlockLimit{Timeout: terms.BlockTimeout, Then: cmp.Or(terms.OnBlockTimeout, v1alpha1.OnBlockTimeoutHold)}
