@@ -38,14 +38,12 @@ func PrintPlan(w io.Writer, f *forecast.Forecast, form Form) (exit int, err erro
 	for _, what := range f.Unseen {
 		out.Line("Not readable: " + what + ".")
 	}
+	held := map[v1alpha1.Reason]bool{}
 	for i := range f.Groups {
 		out.WriteString("\n")
 		p := planned{Forecast: f, Group: &f.Groups[i]}
 		p.write(out)
-	}
-	held := map[v1alpha1.Reason]bool{}
-	for i := range f.Groups {
-		held[f.Groups[i].Answer.Held] = true
+		held[p.Answer.Held] = true
 	}
 	reasons(out, held)
 	_, err = io.WriteString(w, out.String())
@@ -203,28 +201,20 @@ func (p *planned) pods() {
 		return
 	}
 	kind := func(label, none string, of func(*forecast.Node) []forecast.Pod, reasons bool) {
-		total, least, most := 0, -1, 0
+		total, counts := 0, make([]int, 0, len(p.Nodes))
 		why := map[string]int{}
-		var all []forecast.Pod
 		for i := range p.Nodes {
 			pods := of(&p.Nodes[i])
-			n := len(pods)
-			total, most = total+n, max(most, n)
-			if least < 0 || n < least {
-				least = n
-			}
+			total, counts = total+len(pods), append(counts, len(pods))
 			for _, pod := range pods {
 				why[pod.Reason]++
-			}
-			if len(p.Nodes) == 1 {
-				all = pods
 			}
 		}
 		switch {
 		case total == 0:
 			p.line(label, "%s", none)
 		case len(p.Nodes) == 1:
-			p.line(label, "%s: %s", page.Plural(total, "pod"), podNames(all, reasons))
+			p.line(label, "%s: %s", page.Plural(total, "pod"), podNames(of(&p.Nodes[0]), reasons))
 		default:
 			text := page.Plural(total, "pod")
 			if reasons {
@@ -234,7 +224,7 @@ func (p *planned) pods() {
 				}
 				text += " (" + strings.Join(words, ", ") + ")"
 			}
-			p.line(label, "%s, %s on each node", text, between(least, most))
+			p.line(label, "%s, %s on each node", text, between(counts))
 		}
 	}
 	kind("evicts", "no pod", func(n *forecast.Node) []forecast.Pod { return n.Evict }, false)
@@ -413,35 +403,33 @@ func (p *planned) rollout() {
 
 // queue is how many nodes are ahead of the group's, and how long those take.
 func (p *planned) queue() string {
-	least, most, longest := -1, 0, time.Duration(0)
-	timed, notBefore := false, (*time.Time)(nil)
+	var ahead []int
+	longest, notBefore := time.Duration(0), (*time.Time)(nil)
 	for i := range p.Nodes {
 		n := &p.Nodes[i]
 		if n.Ahead == nil {
 			continue
 		}
-		if most = max(most, *n.Ahead); least < 0 || *n.Ahead < least {
-			least = *n.Ahead
-		}
+		ahead = append(ahead, *n.Ahead)
 		if n.BeginsIn != nil {
-			timed, longest = true, max(longest, n.BeginsIn.Duration)
+			longest = max(longest, n.BeginsIn.Duration)
 		}
 		if n.NotBefore != nil && (notBefore == nil || n.NotBefore.Before(*notBefore)) {
 			notBefore = n.NotBefore
 		}
 	}
-	if least < 0 {
+	if ahead == nil {
 		return ""
 	}
-	text := between(least, most) + " ahead"
+	text := between(ahead) + " ahead"
 	if len(p.Nodes) == 1 {
 		text += " of it"
 	}
 	switch {
 	case notBefore != nil:
 		text += "; when its turn begins is unknown, but not before " + page.Clock(p.Time, *notBefore)
-	case !timed || longest == 0:
-	case least == most:
+	case longest == 0:
+	case slices.Min(ahead) == slices.Max(ahead):
 		text += "; its turn is expected in about " + page.Span(longest)
 	default:
 		text += "; the last turn is expected in about " + page.Span(longest)
@@ -449,7 +437,9 @@ func (p *planned) queue() string {
 	return text
 }
 
-func between(least, most int) string {
+// between returns the range of the counts.
+func between(counts []int) string {
+	least, most := slices.Min(counts), slices.Max(counts)
 	if least == most {
 		return fmt.Sprint(least)
 	}
