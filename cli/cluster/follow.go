@@ -88,12 +88,18 @@ var ErrTimeout = errors.New("timed out")
 // reading, or about a node that does not exist.
 func (s *Source) Wait(ctx context.Context, g report.Goal, node string, say func(line string)) error {
 	w := report.Waiter{Goal: g, Node: node, Say: say}
+	return s.followUntilReached(ctx, w.Show)
+}
+
+// followUntilReached is Follow after one read, whose error it returns. It returns nil if show returns [report.ErrReached], and the cause
+// of ctx if that ends.
+func (s *Source) followUntilReached(ctx context.Context, show func(r report.Report, away error) error) error {
 	r, err := s.Read(ctx)
 	if err == nil {
-		err = w.Show(r, nil)
+		err = show(r, nil)
 	}
 	if err == nil {
-		err = s.Follow(ctx, w.Show)
+		err = s.Follow(ctx, show)
 	}
 	switch {
 	case errors.Is(err, report.ErrReached):

@@ -38,20 +38,10 @@ func (s *Source) WaitLeft(ctx context.Context, nodes []string, say func(line str
 		}
 		return left, err
 	}}
-	r, err := s.Read(ctx)
-	if err == nil {
-		err = w.Show(r, nil)
+	if err := s.followUntilReached(ctx, w.Show); err != nil {
+		return w.Nodes, err
 	}
-	if err == nil {
-		err = s.Follow(ctx, w.Show)
-	}
-	switch {
-	case errors.Is(err, report.ErrReached):
-		return nil, nil
-	case ctx.Err() != nil:
-		return w.Nodes, context.Cause(ctx)
-	}
-	return w.Nodes, err
+	return nil, nil
 }
 
 // errCommitted is the error of a node whose host has committed to a reboot or an apply.
