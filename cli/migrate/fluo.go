@@ -142,14 +142,8 @@ func fromFLUO(r *Result, in *Input) {
 		default:
 			d, source = newDraft(in, host, w), w.String()
 			d.program = c
-			if shell {
-				d.note(Note{w.String(), Decide, "a shell starts update-operator, so that its flags were not read"})
-			} else {
-				all, notes := operator.read(c)
-				d.use(all)
-				d.notes = append(d.notes, notes...)
-				d.fluoWindow()
-			}
+			d.useSettings(&operator, w, c, shell)
+			d.fluoWindow()
 		}
 	}
 	if d == nil && len(agents) > 0 {
@@ -210,13 +204,7 @@ func (d *draft) fluoAgents(agents []*Workload) {
 		d.selectNodes(&w.Template)
 		d.untolerated(&w.Template)
 		c, shell := agent.container(&w.Template)
-		if shell {
-			d.note(Note{w.String(), Decide, "a shell starts update-agent, so that its flags were not read"})
-			return
-		}
-		all, notes := agent.read(c)
-		d.use(all)
-		d.notes = append(d.notes, notes...)
+		d.useSettings(&agent, w, c, shell)
 	default:
 		d.note(Note{"update-agent", Decide, fmt.Sprintf("there are %d DaemonSets of it, and the policy would have to say on which nodes", len(agents))})
 	}

@@ -36,13 +36,7 @@ func fromKured(r *Result, in *Input) {
 		host.addNamespace(w)
 		d.selectNodes(&w.Template)
 		d.untolerated(&w.Template)
-		if shell {
-			d.note(Note{w.String(), Decide, "a shell starts kured, so that its flags were not read"})
-		} else {
-			all, notes := kured.read(c)
-			d.use(all)
-			d.notes = append(d.notes, notes...)
-		}
+		d.useSettings(&kured, w, c, shell)
 		d.finishKured()
 		found[w.String()] = &d.kured
 		name := "from-kured"

@@ -174,15 +174,17 @@ func fluoNodes(r *Result, in *Input, checks []string) {
 
 // fluoLock finds holders of FLUO's lock: the Lease, and the ConfigMap of older versions.
 func fluoLock(r *Result, in *Input) {
+	held := func(where, holder string, renewed time.Time, seconds int) {
+		if end := renewed.Add(time.Duration(seconds) * time.Second); holder != "" && end.After(in.Now) {
+			r.Active = append(r.Active, Todo{fmt.Sprintf("%s is held by %s until %s", where, quote(holder), end.UTC().Format(time.RFC3339)), ""})
+		}
+	}
 	for i := range in.Leases {
 		l := &in.Leases[i]
 		where := fmt.Sprintf("Lease %s/%s", l.Namespace, l.Name)
 		r.Left = append(r.Left, Todo{where, fmt.Sprintf("kubectl -n %s delete lease %s", l.Namespace, l.Name)})
-		if l.Spec.HolderIdentity == nil || *l.Spec.HolderIdentity == "" || l.Spec.RenewTime == nil || l.Spec.LeaseDurationSeconds == nil {
-			continue
-		}
-		if end := l.Spec.RenewTime.Add(time.Duration(*l.Spec.LeaseDurationSeconds) * time.Second); end.After(in.Now) {
-			r.Active = append(r.Active, Todo{fmt.Sprintf("%s is held by %s until %s", where, quote(*l.Spec.HolderIdentity), end.UTC().Format(time.RFC3339)), ""})
+		if s := &l.Spec; s.HolderIdentity != nil && s.RenewTime != nil && s.LeaseDurationSeconds != nil {
+			held(where, *s.HolderIdentity, s.RenewTime.Time, int(*s.LeaseDurationSeconds))
 		}
 	}
 	for i := range in.ConfigMaps {
@@ -196,11 +198,8 @@ func fluoLock(r *Result, in *Input) {
 			LeaseDurationSeconds int
 			RenewTime            time.Time
 		}
-		if len(value) > maxArgument || json.Unmarshal([]byte(value), &record) != nil || record.HolderIdentity == "" {
-			continue
-		}
-		if end := record.RenewTime.Add(time.Duration(record.LeaseDurationSeconds) * time.Second); end.After(in.Now) {
-			r.Active = append(r.Active, Todo{fmt.Sprintf("%s is held by %s until %s", where, quote(record.HolderIdentity), end.UTC().Format(time.RFC3339)), ""})
+		if len(value) <= maxArgument && json.Unmarshal([]byte(value), &record) == nil {
+			held(where, record.HolderIdentity, record.RenewTime, record.LeaseDurationSeconds)
 		}
 	}
 }

@@ -241,6 +241,17 @@ func (p *program) index(s *Setting) int {
 	return slices.IndexFunc(p.settings, func(o Setting) bool { return o.Name == s.Name })
 }
 
+// useSettings carries on what the workload's container c gives the program. shell reports that a shell starts the program.
+func (d *draft) useSettings(p *program, w *Workload, c *corev1.Container, shell bool) {
+	if shell {
+		d.note(Note{w.String(), Decide, "a shell starts " + p.name + ", so that its flags were not read"})
+		return
+	}
+	all, notes := p.read(c)
+	d.use(all)
+	d.notes = append(d.notes, notes...)
+}
+
 // use carries the settings on, and notes what became of each.
 func (d *draft) use(all []given) {
 	for _, g := range all {
