@@ -14,38 +14,8 @@ import (
 	"testing"
 )
 
-// pages returns the lines of a list of files for the pages of docs, which deb and rpm have.
-func pages(t *testing.T) string {
-	t.Helper()
-	names, err := filepath.Glob(source + "/docs/*.md")
-	if err != nil || len(names) < 20 {
-		t.Fatalf("pages %q: %v", names, err)
-	}
-	var lines strings.Builder
-	for _, name := range names {
-		fmt.Fprintf(&lines, "-rw-r--r-- /usr/share/doc/lockkeeper/docs/%s\n", filepath.Base(name))
-	}
-	return lines.String()
-}
-
-// debFiles are what the deb installs, without the pages; a directory ends with a slash.
-const debFiles = `
-drwxr-xr-x /etc/lockkeeper/
--rw-r--r-- /etc/lockkeeper/lockkeeper.toml
--rwxr-xr-x /usr/bin/lockkeeper
--rw-r--r-- /usr/lib/systemd/catalog/lockkeeper.catalog
--rw-r--r-- /usr/lib/systemd/system/lockkeeper-before-drain.target
--rw-r--r-- /usr/lib/systemd/system/lockkeeper-before-reboot.target
--rw-r--r-- /usr/lib/systemd/system/lockkeeper-before-uncordon.target
--rw-r--r-- /usr/lib/systemd/system/lockkeeper.service
--rw-r--r-- /usr/share/bash-completion/completions/lockkeeper
--rw-r--r-- /usr/share/doc/lockkeeper/CHANGELOG.md.gz
--rw-r--r-- /usr/share/doc/lockkeeper/README.md
--rw-r--r-- /usr/share/doc/lockkeeper/SECURITY.md
--rw-r--r-- /usr/share/doc/lockkeeper/changelog.gz
--rw-r--r-- /usr/share/doc/lockkeeper/copyright
-@PAGES@
--rw-r--r-- /usr/share/doc/lockkeeper/examples/monitoring/dashboard.json
+// exampleFiles are the examples, which deb and rpm have.
+const exampleFiles = `-rw-r--r-- /usr/share/doc/lockkeeper/examples/monitoring/dashboard.json
 -rw-r--r-- /usr/share/doc/lockkeeper/examples/monitoring/lockkeeper.rules.yaml
 -rw-r--r-- /usr/share/doc/lockkeeper/examples/monitoring/scrape-proxy.yaml
 -rw-r--r-- /usr/share/doc/lockkeeper/examples/monitoring/scrape.yaml
@@ -61,6 +31,39 @@ drwxr-xr-x /etc/lockkeeper/
 -rw-r--r-- /usr/share/doc/lockkeeper/examples/wait-for-replicas/kustomization.yaml
 -rw-r--r-- /usr/share/doc/lockkeeper/examples/wait-for-replicas/manifest.yaml
 -rw-r--r-- /usr/share/doc/lockkeeper/examples/wait-for-replicas/wait-for-replicas.service
+`
+
+// docs returns the lines of a list of files for the pages of docs and the examples, which deb and rpm have.
+func docs(t *testing.T) string {
+	t.Helper()
+	names, err := filepath.Glob(source + "/docs/*.md")
+	if err != nil || len(names) < 20 {
+		t.Fatalf("pages %q: %v", names, err)
+	}
+	var lines strings.Builder
+	for _, name := range names {
+		fmt.Fprintf(&lines, "-rw-r--r-- /usr/share/doc/lockkeeper/docs/%s\n", filepath.Base(name))
+	}
+	return lines.String() + exampleFiles
+}
+
+// debFiles are what the deb installs, without the docs; a directory ends with a slash.
+const debFiles = `
+drwxr-xr-x /etc/lockkeeper/
+-rw-r--r-- /etc/lockkeeper/lockkeeper.toml
+-rwxr-xr-x /usr/bin/lockkeeper
+-rw-r--r-- /usr/lib/systemd/catalog/lockkeeper.catalog
+-rw-r--r-- /usr/lib/systemd/system/lockkeeper-before-drain.target
+-rw-r--r-- /usr/lib/systemd/system/lockkeeper-before-reboot.target
+-rw-r--r-- /usr/lib/systemd/system/lockkeeper-before-uncordon.target
+-rw-r--r-- /usr/lib/systemd/system/lockkeeper.service
+-rw-r--r-- /usr/share/bash-completion/completions/lockkeeper
+-rw-r--r-- /usr/share/doc/lockkeeper/CHANGELOG.md.gz
+-rw-r--r-- /usr/share/doc/lockkeeper/README.md
+-rw-r--r-- /usr/share/doc/lockkeeper/SECURITY.md
+-rw-r--r-- /usr/share/doc/lockkeeper/changelog.gz
+-rw-r--r-- /usr/share/doc/lockkeeper/copyright
+@DOCS@
 -rw-r--r-- /usr/share/doc/lockkeeper/third-party.gz
 -rw-r--r-- /usr/share/fish/vendor_completions.d/lockkeeper.fish
 -rw-r--r-- /usr/share/lintian/overrides/lockkeeper
@@ -83,23 +86,7 @@ drwxr-xr-x /etc/lockkeeper
 -rw-r--r-- /usr/share/doc/lockkeeper/CHANGELOG.md.gz
 -rw-r--r-- /usr/share/doc/lockkeeper/README.md
 -rw-r--r-- /usr/share/doc/lockkeeper/SECURITY.md
-@PAGES@
--rw-r--r-- /usr/share/doc/lockkeeper/examples/monitoring/dashboard.json
--rw-r--r-- /usr/share/doc/lockkeeper/examples/monitoring/lockkeeper.rules.yaml
--rw-r--r-- /usr/share/doc/lockkeeper/examples/monitoring/scrape-proxy.yaml
--rw-r--r-- /usr/share/doc/lockkeeper/examples/monitoring/scrape.yaml
--rw-r--r-- /usr/share/doc/lockkeeper/examples/notify-webhook/hook.sh
--rw-r--r-- /usr/share/doc/lockkeeper/examples/notify-webhook/kustomization.yaml
--rw-r--r-- /usr/share/doc/lockkeeper/examples/notify-webhook/manifest.yaml
--rw-r--r-- /usr/share/doc/lockkeeper/examples/notify-webhook/notify-webhook@.service
--rw-r--r-- /usr/share/doc/lockkeeper/examples/reboot-check/lockkeeper-reboot-check.service
--rw-r--r-- /usr/share/doc/lockkeeper/examples/reboot-check/lockkeeper-reboot-check.timer
--rw-r--r-- /usr/share/doc/lockkeeper/examples/reboot-check/reboot-check.sh
--rw-r--r-- /usr/share/doc/lockkeeper/examples/wait-for-replicas/hook.sh
--rw-r--r-- /usr/share/doc/lockkeeper/examples/wait-for-replicas/host.yaml
--rw-r--r-- /usr/share/doc/lockkeeper/examples/wait-for-replicas/kustomization.yaml
--rw-r--r-- /usr/share/doc/lockkeeper/examples/wait-for-replicas/manifest.yaml
--rw-r--r-- /usr/share/doc/lockkeeper/examples/wait-for-replicas/wait-for-replicas.service
+@DOCS@
 -rw-r--r-- /usr/share/doc/lockkeeper/third-party.gz
 -rw-r--r-- /usr/share/fish/vendor_completions.d/lockkeeper.fish
 -rw-r--r-- /usr/share/licenses/lockkeeper/LICENSE
@@ -155,7 +142,7 @@ func TestFiles(t *testing.T) {
 		"rpm": {listing(t, mustRun(t, "rpm", "-qplv", artefact(dist(t), rpmForm, v1)), func(s string) string { return s }), rpmFiles},
 		"raw": {listing(t, mustRun(t, "unsquashfs", "-ll", artefact(dist(t), rawForm, v1)), func(s string) string { return strings.TrimPrefix(s, "squashfs-root") }), rawFiles},
 	} {
-		if want := strings.TrimSpace(strings.Replace(c.want, "@PAGES@\n", pages(t), 1)); c.have != want {
+		if want := strings.TrimSpace(strings.Replace(c.want, "@DOCS@\n", docs(t), 1)); c.have != want {
 			t.Errorf("%s holds\n%s\nexpected\n%s", name, c.have, want)
 		}
 	}
