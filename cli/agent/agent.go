@@ -271,23 +271,15 @@ func (p *shutdown) now() (down bool, changed <-chan struct{}) {
 
 // campaignOptions returns what the configuration says about a candidate.
 func (s *service) campaignOptions() coordinator.Options {
-	cfg := s.cfg
+	cfg, n := s.cfg, &s.cfg.Notify
 	return coordinator.Options{
 		LeaseNamespace: cfg.Lease.Namespace, LeaseName: cfg.Lease.Name,
 		LeaseDuration: cfg.Lease.Duration, RenewDeadline: cfg.Lease.RenewDeadline, RetryPeriod: cfg.Lease.RetryPeriod,
 		PrometheusURL: cfg.Coordinator.PrometheusURL, PrometheusTokenFile: cfg.Coordinator.PrometheusTokenFile,
-		Notify: s.notifications(),
+		Notify: notify.Options{
+			URL: n.URL, TokenFile: n.TokenFile, Format: n.Format, Cluster: n.Cluster, On: n.On, HeldLongerThan: n.HeldLongerThan, Count: s.metrics.Notified,
+		},
 	}
-}
-
-// notifications returns the settings of notifications.
-func (s *service) notifications() notify.Options {
-	n := &s.cfg.Notify
-	o := notify.Options{URL: n.URL, TokenFile: n.TokenFile, Format: n.Format, Cluster: n.Cluster, HeldLongerThan: n.HeldLongerThan, Count: s.metrics.Notified}
-	for _, occasion := range n.On {
-		o.On = append(o.On, v1alpha1.Occasion(occasion))
-	}
-	return o
 }
 
 // epochs returns the epoch of the process before this one, which is dead, and what records those of

@@ -49,7 +49,7 @@ func TestCampaignOptions(t *testing.T) {
 	cfg.Lease = config.Lease{Namespace: "n", Name: "l", Duration: 5 * time.Second, RenewDeadline: 4 * time.Second, RetryPeriod: 3 * time.Second}
 	cfg.Coordinator.PrometheusURL, cfg.Coordinator.PrometheusTokenFile = "https://prometheus", "/prometheus-token"
 	cfg.Notify = config.Notify{
-		URL: "https://chat", TokenFile: "/chat-token", Format: v1alpha1.NotifySlack, On: []string{"failed", "held"}, HeldLongerThan: time.Hour, Cluster: "prod",
+		URL: "https://chat", TokenFile: "/chat-token", Format: v1alpha1.NotifySlack, On: []v1alpha1.Occasion{"failed", "held"}, HeldLongerThan: time.Hour, Cluster: "prod",
 	}
 	got := (&service{cfg: cfg, metrics: metrics.New("v1")}).campaignOptions()
 	if got.Notify.Count == nil {

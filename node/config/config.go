@@ -98,7 +98,7 @@ type Notify struct {
 	URL       string // "" for no notifications
 	TokenFile string // has the bearer token for that URL; "" for none
 	Format    v1alpha1.NotifyFormat
-	On        []string // each a [v1alpha1.Occasion]
+	On        []v1alpha1.Occasion
 	// HeldLongerThan is how long a node has been held when a notification is sent.
 	HeldLongerThan time.Duration
 	Cluster        string // the name in each notification; "" for none

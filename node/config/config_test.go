@@ -108,7 +108,7 @@ func TestDefaultsAreTheContract(t *testing.T) {
 		Mode: ModeAct, ManagedByDefault: true, LogLevel: slog.LevelInfo,
 		Lease:       Lease{"lockkeeper", "lockkeeper", 30 * time.Second, 20 * time.Second, 5 * time.Second},
 		Coordinator: Coordinator{Kubeconfig: "/etc/lockkeeper/coordinator.kubeconfig"},
-		Notify:      Notify{Format: v1alpha1.NotifyGeneric, On: []string{"failed", "halted", "held", "stop"}, HeldLongerThan: 24 * time.Hour},
+		Notify:      Notify{Format: v1alpha1.NotifyGeneric, On: []v1alpha1.Occasion{"failed", "halted", "held", "stop"}, HeldLongerThan: 24 * time.Hour},
 		Sources:     Sources{UpdateEngineAuto, 30 * time.Second, []string{"/run/reboot-required", "/run/reboot-needed"}, []string{}},
 		Reboot:      Reboot{5 * time.Minute, 2 * time.Minute},
 		Hooks:       Hooks{10 * time.Minute, HookTimeoutAbort},
@@ -190,7 +190,7 @@ listen = "[::1]:9477"
 		Kubernetes:  Kubernetes{"/a"},
 		Lease:       Lease{"kube-system", "other", 10 * time.Second, 5 * time.Second, time.Second},
 		Coordinator: Coordinator{"", "https://prometheus.example.com:9443/main", "/d"},
-		Notify:      Notify{"https://hooks.example.com/a?b=c", "/e", v1alpha1.NotifyTeams, []string{"turn-ended", "stop"}, 720 * time.Hour, "prod"},
+		Notify:      Notify{"https://hooks.example.com/a?b=c", "/e", v1alpha1.NotifyTeams, []v1alpha1.Occasion{"turn-ended", "stop"}, 720 * time.Hour, "prod"},
 		Sources:     Sources{UpdateEngineOff, time.Hour, []string{"/b", "/c"}, []string{"reboot-coordinator"}},
 		Windows: []policy.Window{{
 			Days: [7]bool{time.Sunday: true, time.Friday: true}, Hour: 22, Minute: 30, Duration: 24 * time.Hour, Zone: zone(t, "Europe/Berlin"),

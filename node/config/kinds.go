@@ -14,6 +14,8 @@ import (
 	"time"
 	"unicode"
 
+	"k8s.io/apimachinery/pkg/util/validation"
+
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
 )
 
@@ -188,21 +190,17 @@ func or(empty string, check func(string) string) func(string) string {
 	}
 }
 
-var (
-	dnsLabel     = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
-	dnsSubdomain = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
-	unitName     = regexp.MustCompile(`^[A-Za-z0-9:_.\\-]+(@[A-Za-z0-9:_.\\-]+)?\.(service|socket|target|mount|automount|swap|timer|path|slice|scope|device)$`)
-)
+var unitName = regexp.MustCompile(`^[A-Za-z0-9:_.\\-]+(@[A-Za-z0-9:_.\\-]+)?\.(service|socket|target|mount|automount|swap|timer|path|slice|scope|device)$`)
 
 func label(s string) string {
-	if len(s) > 63 || !dnsLabel.MatchString(s) {
+	if len(validation.IsDNS1123Label(s)) > 0 {
 		return "a DNS label: at most 63 of a-z, 0-9 and -, beginning and ending with a letter or digit"
 	}
 	return ""
 }
 
 func subdomain(s string) string {
-	if len(s) > 253 || !dnsSubdomain.MatchString(s) {
+	if len(validation.IsDNS1123Subdomain(s)) > 0 {
 		return "a DNS name: at most 253 of a-z, 0-9, - and ., beginning and ending with a letter or digit"
 	}
 	return ""
