@@ -11,12 +11,14 @@ import (
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/yaml"
 
 	"lockkeeper.dev/lockkeeper/api/v1alpha1"
+	"lockkeeper.dev/lockkeeper/node/turn"
 	"lockkeeper.dev/lockkeeper/policy"
 )
 
@@ -265,12 +267,12 @@ func (g *Group) labels(i int) map[string]string {
 	if l == nil {
 		l = map[string]string{}
 	}
-	l[labelHostname] = g.node(i)
+	l[corev1.LabelHostname] = g.node(i)
 	if zone := g.zone(i); zone != "" {
-		l[labelZone] = zone
+		l[corev1.LabelTopologyZone] = zone
 	}
 	if g.ControlPlane {
-		l[labelControlPlane] = ""
+		l[turn.LabelControlPlane] = ""
 	}
 	return l
 }

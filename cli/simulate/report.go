@@ -115,16 +115,12 @@ func (s *sim) expect() {
 // ended records the end of a turn.
 func (s *sim) ended(h *host, l *v1alpha1.Last) {
 	t := Turn{Node: h.node.Name, Began: h.began, Ended: s.now, Result: l.Result, Reason: l.Reason}
-	s.all.last = s.now
+	s.all.ended(&t)
 	if h.rank >= 0 {
 		t.Policy = s.Policies[h.rank].Name
-		s.tally[h.rank].last = s.now
+		s.tally[h.rank].ended(&t)
 	}
 	s.ends = append(s.ends, t)
-	s.all.result(l.Result)
-	if h.rank >= 0 {
-		s.tally[h.rank].result(l.Result)
-	}
 	if l.Result == v1alpha1.ResultFailed {
 		s.failed(h, l.Turn, "the turn failed: "+string(l.Reason))
 	}

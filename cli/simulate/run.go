@@ -8,20 +8,12 @@ import (
 	"math/rand/v2"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"lockkeeper.dev/lockkeeper/coordinator/rollout"
 	"lockkeeper.dev/lockkeeper/node/turn"
 )
 
-const (
-	labelHostname     = corev1.LabelHostname
-	labelZone         = corev1.LabelTopologyZone
-	labelControlPlane = turn.LabelControlPlane
-
-	// epoch is the only term of a simulation.
-	epoch = "simulated"
-)
+// epoch is the only term of a simulation.
+const epoch = "simulated"
 
 // sim is one run.
 type sim struct {

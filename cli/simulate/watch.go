@@ -78,11 +78,12 @@ func (t *tally) add(by int, now time.Time) {
 	}
 }
 
-func (t *tally) result(r v1alpha1.Result) {
+func (t *tally) ended(turn *Turn) {
 	if t.results == nil {
 		t.results = map[v1alpha1.Result]int{}
 	}
-	t.results[r]++
+	t.last = turn.Ended
+	t.results[turn.Result]++
 }
 
 // total returns the smallest maxUnavailableTotal and the name of its policy, or "".
