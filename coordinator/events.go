@@ -54,7 +54,7 @@ type events struct {
 	intents map[string]intents // by node: the intents that Events have reported
 	// unsettled are the nodes for which an Event reported that the outcome of a write is
 	// unknown. rewound is the Rewound of the last StoreRewound Event.
-	unsettled map[string]bool
+	unsettled map[string]string
 	rewound   time.Time
 	refused   map[string]string // by node: the API server's message in the last Event
 	// policies is, by name, the state of each policy that Events have reported.
@@ -347,14 +347,11 @@ func (e *events) reportWaiting(now time.Time, nodes *facts, out *rollout.Outcome
 func (e *events) reportTroubles(s *rollout.Snapshot, lease *coordinationv1.Lease) {
 	for i := range s.Nodes {
 		n := &s.Nodes[i]
-		if why := s.Unsettled[n.Name]; why != "" && !e.unsettled[n.Name] {
+		if why := s.Unsettled[n.Name]; why != "" && e.unsettled[n.Name] == "" {
 			e.write(aboutNode(n), v1alpha1.EventUnsettled, "the outcome of a write to "+n.Name+" has been unknown "+why)
 		}
 	}
-	e.unsettled = map[string]bool{}
-	for name := range s.Unsettled {
-		e.unsettled[name] = true
-	}
+	e.unsettled = maps.Clone(s.Unsettled)
 	// Each process notices the rewind by itself, and remembers it for the terms that it leads later.
 	if lease != nil && !s.Rewound.Equal(e.rewound) && s.Now.Sub(s.Rewound) < rewoundReportedFor {
 		e.write(aboutLease(lease), v1alpha1.EventStoreRewound, "seen at "+s.Rewound.UTC().Format(time.DateTime)+" UTC")

@@ -35,18 +35,17 @@ const (
 
 // heldPace limits how fast reasons are written. The zero value is ready to use.
 type heldPace struct {
-	began bool
-	at    time.Time // of the last call of allow
-	most  int       // the most that have waited at the same time, since none waited
-	left  float64   // how many may be written
+	at   time.Time // of the last call of allow
+	most int       // the most that have waited at the same time, since none waited
+	left float64   // how many may be written
 }
 
 // allow returns how many of the waiting reasons may be written now. The first few may be
 // written at once. After that, the rate per second is a sixtieth of the most that have
 // waited.
 func (p *heldPace) allow(now time.Time, waiting int) int {
-	if !p.began {
-		p.began, p.at, p.left = true, now, heldAtOnce
+	if p.at.IsZero() {
+		p.at, p.left = now, heldAtOnce
 	}
 	rate := max(float64(p.most)/heldSpread.Seconds(), 1)
 	p.left = min(p.left+rate*max(now.Sub(p.at), 0).Seconds(), max(heldAtOnce, rate*heldSaved.Seconds()))
