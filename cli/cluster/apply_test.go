@@ -155,7 +155,7 @@ The same with kubectl: kubectl annotate node n1 --overwrite 'lockkeeper.dev/paus
 `, `{"reason":"disks","by":"bob"}`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			n := newWorld(t).add("n1", all())
+			n := newNode("n1", all())
 			if tc.node != nil {
 				tc.node(n)
 			}
@@ -196,15 +196,14 @@ The same with kubectl: kubectl annotate node n1 --overwrite 'lockkeeper.dev/paus
 }
 
 // three returns the nodes n1 to n3. n2 is paused, and n3 has the label pool=web.
-func three(t *testing.T) []runtime.Object {
-	w := newWorld(t)
-	return []runtime.Object{w.add("n3", web), w.add("n1"), w.add("n2", annotation(v1alpha1.AnnotationPaused, "mine"))}
+func three() []runtime.Object {
+	return []runtime.Object{newNode("n3", web), newNode("n1"), newNode("n2", annotation(v1alpha1.AnnotationPaused, "mine"))}
 }
 
 // TestSeveralNodes: the user is asked before anything is written, and nodes that change in the same
 // way share the commands.
 func TestSeveralNodes(t *testing.T) {
-	s, client, writes := faulty(t, nil, three(t)...)
+	s, client, writes := faulty(t, nil, three()...)
 	everything, err := labels.Parse("pool!=db")
 	if err != nil {
 		t.Fatal(err)
@@ -260,7 +259,7 @@ func TestPolicySelects(t *testing.T) {
 		{"web", "lockkeeper attach n3"},
 		{policy.Default().Name, "lockkeeper attach n1 n2"},
 	} {
-		s, _, _ := faulty(t, nil, three(t)...)
+		s, _, _ := faulty(t, nil, three()...)
 		s.WatchPolicies = func(func()) PolicyView { return policyView{Policies: set} }
 		out, _, err := do(t, s, "detach", Options{Policy: tc.policy, Reason: "sold"})
 		if !strings.HasSuffix(out, "\nTo undo: "+tc.want+"\n") || err != nil {
@@ -277,14 +276,14 @@ func TestPolicySelects(t *testing.T) {
 func TestPartialFailure(t *testing.T) {
 	nodes := schema.GroupResource{Resource: "nodes"}
 	forbidden := apierrors.NewForbidden(nodes, "n1", errors.New(`User "pat" cannot patch resource "nodes"`))
-	s, _, writes := faulty(t, []error{forbidden}, three(t)...)
+	s, _, writes := faulty(t, []error{forbidden}, three()...)
 	out, errOut, err := do(t, s, "unmanage", Options{Names: []string{"n1", "n2", "n3"}})
 	const said = "lockkeeper: n1 was not changed: writing node n1: nodes \"n1\" is forbidden: User \"pat\" cannot patch resource \"nodes\"; " +
 		"`lockkeeper unmanage` requires permission to get and patch nodes, and the verb manage on nodes.lockkeeper.dev\n"
 	if !strings.HasPrefix(out, "n2: no longer managed; lockkeeper releases it; its pause no longer applies.\nn3: no") || errOut != said || fmt.Sprint(err) != "unmanage failed on 1 of 3 nodes" || *writes != 3 {
 		t.Errorf("printed\n%s%s%v, %d writes", out, errOut, err, *writes)
 	}
-	s, _, writes = faulty(t, []error{nil, context.DeadlineExceeded}, three(t)...)
+	s, _, writes = faulty(t, []error{nil, context.DeadlineExceeded}, three()...)
 	out, errOut, err = do(t, s, "unmanage", Options{Names: []string{"n1", "n2", "n3"}})
 	const unknown = "lockkeeper: n2: writing node n2: context deadline exceeded; the outcome of the write is unknown, it is safe to run the command again\n" +
 		"lockkeeper: 1 more node was not tried\n"
@@ -296,7 +295,7 @@ func TestPartialFailure(t *testing.T) {
 // TestConflicts: a Node that changed since it was read is read and decided again.
 func TestConflicts(t *testing.T) {
 	failed := func() *corev1.Node {
-		n := newWorld(t).add("n1", last(v1alpha1.Last{Turn: "t0", Result: v1alpha1.ResultFailed, Reason: v1alpha1.ReasonNotUpdated, End: at("12:00:00")}))
+		n := newNode("n1", last(v1alpha1.Last{Turn: "t0", Result: v1alpha1.ResultFailed, Reason: v1alpha1.ReasonNotUpdated, End: at("12:00:00")}))
 		return n
 	}
 	s, client, writes := faulty(t, []error{conflict("n1"), conflict("n1")}, failed())
@@ -331,7 +330,7 @@ func TestUser(t *testing.T) {
 		{"empty", "", nil, `{}`, "lockkeeper: the API server does not say who you are, so your name is not recorded: its answer has no user name\n"},
 		{"refused", "", errors.New("not served"), `{}`, "lockkeeper: the API server does not say who you are, so your name is not recorded: not served\n"},
 	} {
-		s, client, _ := faulty(t, nil, newWorld(t).add("n1"))
+		s, client, _ := faulty(t, nil, newNode("n1"))
 		client.PrependReactor("create", "selfsubjectreviews", func(clienttesting.Action) (bool, runtime.Object, error) {
 			return true, &authenticationv1.SelfSubjectReview{Status: authenticationv1.SelfSubjectReviewStatus{UserInfo: authenticationv1.UserInfo{Username: tc.user}}}, tc.err
 		})

@@ -94,7 +94,7 @@ func TestConfirm(t *testing.T) {
 		{"no name of a hook", awaiting(v1alpha1.StateBeforeDrain, "t1"), "a/b", "", `hook name "a/b": `, 0},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			n := newWorld(t).add("n1", tc.node)
+			n := newNode("n1", tc.node)
 			s, client, writes := faulty(t, nil, n)
 			text, err := confirm(t, s, tc.hook)
 			if text != tc.text || *writes != tc.writes {
@@ -116,7 +116,7 @@ func TestConfirm(t *testing.T) {
 
 // TestConfirmDryRun: a dry run lets no turn continue.
 func TestConfirmDryRun(t *testing.T) {
-	n := newWorld(t).add("n1", awaiting(v1alpha1.StateBeforeDrain, "t1"))
+	n := newNode("n1", awaiting(v1alpha1.StateBeforeDrain, "t1"))
 	s, client, _ := faulty(t, nil, n)
 	checked := 0
 	client.PrependReactor("patch", "nodes", func(a clienttesting.Action) (bool, runtime.Object, error) {
@@ -137,17 +137,17 @@ func TestConfirmDryRun(t *testing.T) {
 // TestConfirmReadsAgain: a Node that changed since it was read is read again, and a confirmation that
 // was meant for one turn is never written for the next.
 func TestConfirmReadsAgain(t *testing.T) {
-	s, _, writes := faulty(t, []error{conflict("n1"), conflict("n1"), nil}, newWorld(t).add("n1", awaiting(v1alpha1.StateBeforeDrain, "t1")))
+	s, _, writes := faulty(t, []error{conflict("n1"), conflict("n1"), nil}, newNode("n1", awaiting(v1alpha1.StateBeforeDrain, "t1")))
 	if text, err := confirm(t, s, "storage"); err != nil || !strings.HasPrefix(text, "n1: hook storage of before-drain is confirmed") || *writes != 3 {
 		t.Errorf("two conflicts: %q, %v after %d writes", text, err, *writes)
 	}
-	s, _, writes = faulty(t, []error{conflict("n1"), conflict("n1"), conflict("n1"), conflict("n1"), conflict("n1"), conflict("n1")}, newWorld(t).add("n1", awaiting(v1alpha1.StateBeforeDrain, "t1")))
+	s, _, writes = faulty(t, []error{conflict("n1"), conflict("n1"), conflict("n1"), conflict("n1"), conflict("n1"), conflict("n1")}, newNode("n1", awaiting(v1alpha1.StateBeforeDrain, "t1")))
 	if _, err := confirm(t, s, "storage"); !apierrors.IsConflict(err) || *writes != retries {
 		t.Errorf("indefinitely in conflict: %v after %d writes", err, *writes)
 	}
 
-	s, client, writes := faulty(t, []error{conflict("n1")}, newWorld(t).add("n1", awaiting(v1alpha1.StateBeforeDrain, "t1")))
-	next := newWorld(t).add("n1", awaiting(v1alpha1.StateBeforeDrain, "t2"))
+	s, client, writes := faulty(t, []error{conflict("n1")}, newNode("n1", awaiting(v1alpha1.StateBeforeDrain, "t1")))
+	next := newNode("n1", awaiting(v1alpha1.StateBeforeDrain, "t2"))
 	next.ResourceVersion = "next"
 	client.PrependReactor("get", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) { return *writes > 0, next, nil })
 	const want = "nothing was confirmed: turn t1 of n1 ended meanwhile; check the node before you confirm a hook of another turn"
@@ -155,7 +155,7 @@ func TestConfirmReadsAgain(t *testing.T) {
 		t.Errorf("the next turn: %q, %v after %d writes", text, err, *writes)
 	}
 
-	s, _, _ = faulty(t, []error{errors.New("connection reset")}, newWorld(t).add("n1", awaiting(v1alpha1.StateBeforeDrain, "t1")))
+	s, _, _ = faulty(t, []error{errors.New("connection reset")}, newNode("n1", awaiting(v1alpha1.StateBeforeDrain, "t1")))
 	if _, err := confirm(t, s, "storage"); err == nil || !strings.Contains(err.Error(), "the outcome of the write is unknown") {
 		t.Errorf("no answer: %v", err)
 	}
@@ -164,7 +164,7 @@ func TestConfirmReadsAgain(t *testing.T) {
 // TestHookNames reads the names that a shell completes. No schema checks those in a grant, and a shell may expand them.
 func TestHookNames(t *testing.T) {
 	names := func(first string) []string {
-		n := newWorld(t).add("n1", awaiting(v1alpha1.StateBeforeDrain, "t1"))
+		n := newNode("n1", awaiting(v1alpha1.StateBeforeDrain, "t1"))
 		n.Annotations[v1alpha1.AnnotationGrant] = strings.Replace(n.Annotations[v1alpha1.AnnotationGrant], `"storage"`, `"`+first+`"`, 1)
 		s, _, _ := faulty(t, nil, n)
 		names, err := s.HookNames(t.Context(), "n1")

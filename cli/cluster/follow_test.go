@@ -31,9 +31,8 @@ func (v policyView) Progressing() map[string]metav1.Condition { return v.Conditi
 
 // Somebody who may not read the policies is shown the rest, and goes on being so.
 func TestFollowWithoutPolicies(t *testing.T) {
-	w := newWorld(t)
-	w.lease.Namespace, w.lease.Name = "lockkeeper", "lockkeeper"
-	s, _, _ := faulty(t, nil, w.add("n1", wantsReboot), w.lease)
+	lease := newLease()
+	s, _, _ := faulty(t, nil, newNode("n1", wantsReboot), lease)
 	refused := apierrors.NewForbidden(schema.GroupResource{Group: "lockkeeper.dev", Resource: "disruptionpolicies"}, "", errors.New("no permission"))
 	s.WatchPolicies = func(func()) PolicyView { return policyView{Unavailable: refused} }
 	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)

@@ -23,7 +23,7 @@ func TestHostileTextsInAnswers(t *testing.T) {
 		}
 	}
 	retry := Intents[slices.IndexFunc(Intents, func(i Intent) bool { return i.Command == "retry" })]
-	n := newWorld(t).add("n1", last(v1alpha1.Last{Turn: "t0" + escape, Result: v1alpha1.ResultFailed, Reason: escape, End: at("12:00:00")}))
+	n := newNode("n1", last(v1alpha1.Last{Turn: "t0" + escape, Result: v1alpha1.ResultFailed, Reason: escape, End: at("12:00:00")}))
 	s, client, _ := faulty(t, nil, n)
 	for _, what := range []string{"retry", "retry of a turn that is cleared"} {
 		var out bytes.Buffer
@@ -35,10 +35,10 @@ func TestHostileTextsInAnswers(t *testing.T) {
 	if got, err := client.CoreV1().Nodes().Get(t.Context(), "n1", metav1.GetOptions{}); err != nil || got.Annotations[v1alpha1.AnnotationRetry] != "t0"+escape {
 		t.Errorf("the Node says %v, %v; expected the turn as it is", got.Annotations, err)
 	}
-	w := newWorld(t)
-	w.lease.Namespace, w.lease.Name, w.lease.Spec.HolderIdentity = "lockkeeper", "lockkeeper", new(escape+"_x")
-	w.lease.Spec.RenewTime = &metav1.MicroTime{Time: time.Now()}
-	s, _, _ = faulty(t, nil, w.add("n1"), w.lease)
+	lease := newLease()
+	lease.Spec.HolderIdentity = new(escape + "_x")
+	lease.Spec.RenewTime = &metav1.MicroTime{Time: time.Now()}
+	s, _, _ = faulty(t, nil, newNode("n1"), lease)
 	err := s.LeaveUnreleased(t.Context(), "n1")
 	if err == nil {
 		t.Fatal("it leaves although an instance leads")

@@ -63,8 +63,7 @@ func TestClearable(t *testing.T) {
 		{"a broken grant", all(inTurn(v1alpha1.StateRebooting, "13:00:00", "failed:Unhealthy"), annotation(v1alpha1.AnnotationGrant, "{")), "", "", "nothing to retry: n1 is in rebooting with an unreadable grant"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			w := newWorld(t)
-			n := turn.FromNode(w.add("n1", tc.node))
+			n := turn.FromNode(newNode("n1", tc.node))
 			id, text, err := clearable(&n)
 			if id != tc.id || !strings.HasPrefix(text, tc.text) {
 				t.Errorf("%q, %q", id, text)
@@ -145,7 +144,7 @@ func TestReadLease(t *testing.T) {
 		{"forbidden", apierrors.NewForbidden(schema.GroupResource{Resource: "leases"}, "lockkeeper", errors.New("no")), report.UpToDate, false},
 		{"no answer", context.DeadlineExceeded, "", true},
 	} {
-		s, client, _ := faulty(t, nil, newWorld(t).add("n1"))
+		s, client, _ := faulty(t, nil, newNode("n1"))
 		client.PrependReactor("get", "leases", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, tc.err })
 		r, err := s.Read(t.Context())
 		if (err != nil) != tc.fail || r.Status != tc.want {

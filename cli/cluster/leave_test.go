@@ -16,10 +16,9 @@ import (
 // TestLeaveUnreleasedCosts: leaving without a coordinator reads the Lease and the one Node, and
 // lists nothing: it is done for each node of the cluster.
 func TestLeaveUnreleasedCosts(t *testing.T) {
-	w := newWorld(t)
-	w.lease.Namespace, w.lease.Name = "lockkeeper", "lockkeeper"
-	n := w.add("n1", label(v1alpha1.LabelManaged, "false"))
-	s, client, _ := faulty(t, nil, n, w.add("n2"), w.lease)
+	lease := newLease()
+	n := newNode("n1", label(v1alpha1.LabelManaged, "false"))
+	s, client, _ := faulty(t, nil, n, newNode("n2"), lease)
 	s.DeleteUpdate = func(context.Context, string) (bool, error) { return false, nil }
 	if err := s.LeaveUnreleased(t.Context(), "n1"); err != nil {
 		t.Fatal(err)
@@ -34,8 +33,8 @@ func TestLeaveUnreleasedCosts(t *testing.T) {
 		t.Errorf("left with %v, %v, %v", got.Labels, got.Annotations, err)
 	}
 	// An instance that holds the Lease releases nodes.
-	w.lease.Spec.RenewTime = &metav1.MicroTime{Time: time.Now()}
-	s, _, writes := faulty(t, nil, w.add("n1"), w.lease)
+	lease.Spec.RenewTime = &metav1.MicroTime{Time: time.Now()}
+	s, _, writes := faulty(t, nil, newNode("n1"), lease)
 	if err := s.LeaveUnreleased(t.Context(), "n1"); err == nil || !strings.HasPrefix(err.Error(), "an instance on n3 releases nodes") || *writes != 0 {
 		t.Errorf("%v, %d writes", err, *writes)
 	}
@@ -44,7 +43,7 @@ func TestLeaveUnreleasedCosts(t *testing.T) {
 // TestLeaveListsOnce: before the question, the nodes are read with one list, and not one by one:
 // one that is deleted meanwhile must not end the command. The caller waits for the nodes of that list.
 func TestLeaveListsOnce(t *testing.T) {
-	s, client, writes := faulty(t, nil, three(t)...)
+	s, client, writes := faulty(t, nil, three()...)
 	var selected []string
 	err := s.Apply(t.Context(), Options{
 		Intent: &Leave, Selector: labels.Everything(), Printer: Printer{Out: io.Discard, Err: io.Discard},
@@ -64,8 +63,7 @@ func TestLeaveListsOnce(t *testing.T) {
 // TestCommittedNodeDoesNotLeave: without a coordinator too, nothing takes a turn away from a host that has committed to a reboot or
 // an apply, or a node that is not to leave any more.
 func TestCommittedNodeDoesNotLeave(t *testing.T) {
-	w := newWorld(t)
-	w.lease.Namespace, w.lease.Name = "lockkeeper", "lockkeeper"
+	lease := newLease()
 	for _, tc := range []struct {
 		name, managed string
 		state         v1alpha1.State
@@ -78,7 +76,7 @@ func TestCommittedNodeDoesNotLeave(t *testing.T) {
 		{"applying", "false", v1alpha1.StateApplying, "committed", "n1 is in applying and has committed to it; wait until its host reports, or delete the Node if the host is gone"},
 		{"not to leave", "true", v1alpha1.StateDraining, "seen", "another user or program removed lockkeeper.dev/managed=false from n1, so it does not leave"},
 	} {
-		s, client, writes := faulty(t, nil, w.add("n1", inTurn(tc.state, "13:00:00", tc.report), label(v1alpha1.LabelManaged, tc.managed)), w.lease)
+		s, client, writes := faulty(t, nil, newNode("n1", inTurn(tc.state, "13:00:00", tc.report), label(v1alpha1.LabelManaged, tc.managed)), lease)
 		s.DeleteUpdate = func(context.Context, string) (bool, error) { return false, nil }
 		err := s.LeaveUnreleased(t.Context(), "n1")
 		if tc.want != "" && (err == nil || err.Error() != tc.want || *writes != 0) || tc.want == "" && (err != nil || *writes == 0) {
@@ -97,11 +95,10 @@ func TestCommittedNodeDoesNotLeave(t *testing.T) {
 // TestCommittedNodesKeepNoOthers: of a fleet that leaves without a coordinator, machines that died in the middle of their reboots stay,
 // and no others. Another error ends the command: it would be the same for each node.
 func TestCommittedNodesKeepNoOthers(t *testing.T) {
-	w := newWorld(t)
-	w.lease.Namespace, w.lease.Name = "lockkeeper", "lockkeeper"
+	lease := newLease()
 	leaves := label(v1alpha1.LabelManaged, "false")
 	dead := all(inTurn(v1alpha1.StateRebooting, "13:00:00", "committed"), leaves)
-	s, client, _ := faulty(t, nil, w.add("n1", dead), w.add("n2", leaves), w.add("n3", dead), w.add("n4", leaves), w.lease)
+	s, client, _ := faulty(t, nil, newNode("n1", dead), newNode("n2", leaves), newNode("n3", dead), newNode("n4", leaves), lease)
 	s.DeleteUpdate = func(context.Context, string) (bool, error) { return false, nil }
 	names := []string{"n1", "n2", "n3", "n4"}
 	var said []string
@@ -115,8 +112,8 @@ func TestCommittedNodesKeepNoOthers(t *testing.T) {
 			t.Errorf("%s left with %v, %v", name, n.Labels, err)
 		}
 	}
-	w.lease.Spec.RenewTime = &metav1.MicroTime{Time: time.Now()}
-	s, _, writes := faulty(t, nil, w.add("n1", leaves), w.add("n2", leaves), w.lease)
+	lease.Spec.RenewTime = &metav1.MicroTime{Time: time.Now()}
+	s, _, writes := faulty(t, nil, newNode("n1", leaves), newNode("n2", leaves), lease)
 	pending, err = s.LeaveAllUnreleased(t.Context(), names[:2], func(line string) { t.Errorf("said %s", line) })
 	if len(pending) != 2 || err == nil || !strings.HasPrefix(err.Error(), "an instance on n3 releases nodes") || *writes != 0 {
 		t.Errorf("%q have not left: %v, %d writes", pending, err, *writes)

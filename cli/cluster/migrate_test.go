@@ -19,8 +19,7 @@ import (
 func TestMigrateReadsAgain(t *testing.T) {
 	const key = "flatcar-linux-update.v1.flatcar-linux.net/status"
 	for _, back := range []bool{false, true} {
-		w := newWorld(t)
-		client := fake.NewClientset(w.add("n1", annotation(key, "UPDATE_STATUS_IDLE")), w.add("n2", annotation(key, "UPDATE_STATUS_IDLE")))
+		client := fake.NewClientset(newNode("n1", annotation(key, "UPDATE_STATUS_IDLE")), newNode("n2", annotation(key, "UPDATE_STATUS_IDLE")))
 		conflicts := 0
 		client.PrependReactor("patch", "nodes", func(a clienttesting.Action) (bool, runtime.Object, error) {
 			if a.(clienttesting.PatchAction).GetName() != "n2" || conflicts > 0 {
@@ -29,7 +28,7 @@ func TestMigrateReadsAgain(t *testing.T) {
 			conflicts++
 			// The clientset is locked here, and its tracker is not.
 			nodes, pods := corev1.SchemeGroupVersion.WithResource("nodes"), corev1.SchemeGroupVersion.WithResource("pods")
-			n2 := w.add("n2", annotation(key, "UPDATE_STATUS_IDLE"))
+			n2 := newNode("n2", annotation(key, "UPDATE_STATUS_IDLE"))
 			n2.ResourceVersion = "8"
 			if err := client.Tracker().Update(nodes, n2, ""); err != nil {
 				t.Error(err)

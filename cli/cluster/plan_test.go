@@ -53,11 +53,10 @@ func TestPlanReadsOnly(t *testing.T) {
 		{"without budgets", Source{Node: "n1"}, "poddisruptionbudgets", []string{"n1"}, []string{"PodDisruptionBudgets, so what blocks evictions is unknown: poddisruptionbudgets is"}, ""},
 		{"without the Lease", Source{Node: "n1"}, "leases", []string{"n1"}, []string{"the Lease, so an emergency stop and the coordinator are unknown: leases is"}, ""},
 	} {
-		w := newWorld(t)
-		w.lease.Namespace, w.lease.Name = "lockkeeper", "lockkeeper"
-		w.lease.Spec.RenewTime = &metav1.MicroTime{Time: time.Now()}
+		lease := newLease()
+		lease.Spec.RenewTime = &metav1.MicroTime{Time: time.Now()}
 		on := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-1"}, Spec: corev1.PodSpec{NodeName: "n1"}}
-		objects := []runtime.Object{w.add("n1", web), w.add("n2"), w.add("n3", web), w.lease, on}
+		objects := []runtime.Object{newNode("n1", web), newNode("n2"), newNode("n3", web), lease, on}
 		s, client, _ := faulty(t, nil, objects...)
 		s.WatchPolicies = func(func()) PolicyView {
 			if tc.refused == "disruptionpolicies" {

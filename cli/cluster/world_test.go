@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"testing"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -76,20 +75,19 @@ func last(l v1alpha1.Last) func(*corev1.Node) {
 	return annotation(v1alpha1.AnnotationLast, v1alpha1.FormatRecord(l))
 }
 
-func newWorld(*testing.T) *world {
-	w := &world{}
-	w.lease = &coordinationv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{}},
+// newLease returns the Lease that n3 holds.
+func newLease() *coordinationv1.Lease {
+	return &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "lockkeeper", Name: "lockkeeper", Annotations: map[string]string{}},
 		Spec: coordinationv1.LeaseSpec{
 			HolderIdentity: new("n3_k2jd8f"), LeaseDurationSeconds: new(int32(30)),
 			AcquireTime: &metav1.MicroTime{Time: at("11:04:05")}, RenewTime: &metav1.MicroTime{Time: at("13:04:00")},
 		},
 	}
-	return w
 }
 
-// add adds a managed node that is idle and wants nothing, and changes it.
-func (w *world) add(name string, change ...func(*corev1.Node)) *corev1.Node {
+// newNode returns a managed node that is idle and wants nothing, and changes it.
+func newNode(name string, change ...func(*corev1.Node)) *corev1.Node {
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
 		Name: name, UID: types.UID("uid-" + name), ResourceVersion: "7", CreationTimestamp: metav1.Time{Time: at("01:00:00")},
 		Labels:      map[string]string{v1alpha1.LabelState: "idle", v1alpha1.LabelWants: "nothing"},
@@ -102,11 +100,6 @@ func (w *world) add(name string, change ...func(*corev1.Node)) *corev1.Node {
 		c(n)
 	}
 	return n
-}
-
-// world has the objects of a cluster.
-type world struct {
-	lease *coordinationv1.Lease
 }
 
 func web(n *corev1.Node) { n.Labels["pool"] = "web" }
