@@ -592,7 +592,7 @@ func TestSeveralNodesAreConfirmed(t *testing.T) {
 	}
 	question := "n1 n2\nunmanage 2 nodes (cluster " + server.URL + ", context c)? [y/N] "
 	for _, input := range []string{"n\n", "\n", "yo\n", "\x03", "\x04", "y\x04\x04"} {
-		shown, exit := pty(t, dir, 80, env, input, args...)
+		shown, exit := pty(t, dir, env, input, args...)
 		// At Ctrl-C the kernel sends the signal, and then discards what is on its way to the terminal: sometimes the answer.
 		answered := input == "\x03" || strings.Contains(shown, "lockkeeper: not confirmed, nothing was changed (cluster ")
 		if !strings.Contains(shown, question) || !answered || exit != 1 || patches.Load() != 0 {
@@ -600,7 +600,7 @@ func TestSeveralNodesAreConfirmed(t *testing.T) {
 		}
 	}
 	for i, input := range []string{"y\n", "YES\n"} {
-		if shown, _ := pty(t, dir, 80, env, input, args...); !strings.Contains(shown, question) || patches.Load() != int32(2*i+2) {
+		if shown, _ := pty(t, dir, env, input, args...); !strings.Contains(shown, question) || patches.Load() != int32(2*i+2) {
 			t.Errorf("%q: %d patches\n%s", input, patches.Load(), shown)
 		}
 	}
@@ -681,7 +681,7 @@ func TestStatusOfThisHost(t *testing.T) {
 		t.Fatal(err)
 	}
 	for env, want := range map[string]bool{"": true, "NO_COLOR=": true, "NO_COLOR=1": false, "TERM=dumb": false} {
-		out, _ := pty(t, dir, 80, []string{env}, "", "status", "--root", root)
+		out, _ := pty(t, dir, []string{env}, "", "status", "--root", root)
 		const alert = "lockkeeper is NOT RUNNING on this host: systemctl status lockkeeper"
 		if !strings.Contains(out, alert) || strings.Contains(out, "\x1b[31m"+alert+"\x1b[0m\n") != want {
 			t.Errorf("%s: red should be %t: %q", env, want, out)
@@ -1098,9 +1098,9 @@ func TestSampleConfiguration(t *testing.T) {
 	}
 }
 
-// pty runs the real main on a terminal of so many columns, types the input when the main asks for
+// pty runs the real main on a terminal of 80 columns, types the input when the main asks for
 // it, and returns what the terminal received.
-func pty(t *testing.T, dir string, columns uint16, env []string, input string, args ...string) (shown string, exit int) {
+func pty(t *testing.T, dir string, env []string, input string, args ...string) (shown string, exit int) {
 	t.Helper()
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
 	if err != nil {
@@ -1113,7 +1113,7 @@ func pty(t *testing.T, dir string, columns uint16, env []string, input string, a
 		err = unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0)
 	}
 	if err == nil {
-		err = unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: columns})
+		err = unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: 80})
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -1167,7 +1167,7 @@ func TestTextFitsTheTerminal(t *testing.T) {
 	if !strings.Contains(piped, "\n  status  "+visible+"\n") {
 		t.Errorf("piped it is\n%s", piped)
 	}
-	shown, exit := pty(t, dir, 80, nil, "", "status", "--root", root)
+	shown, exit := pty(t, dir, nil, "", "status", "--root", root)
 	if exit != 0 {
 		t.Errorf("exit status %d", exit)
 	}

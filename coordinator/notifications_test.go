@@ -20,7 +20,7 @@ import (
 )
 
 // notifying returns events whose notifications a test can read.
-func notifying(t *testing.T) (*events, *[]notify.Message) {
+func notifying() (*events, *[]notify.Message) {
 	e := recording()
 	sent := new([]notify.Message)
 	e.send = func(m notify.Message) { *sent = append(*sent, m) }
@@ -35,7 +35,7 @@ func shown(m notify.Message) string {
 // TestOccasions checks that each occasion leads to one notification with its object, and that other reports lead to
 // none.
 func TestOccasions(t *testing.T) {
-	e, sent := notifying(t)
+	e, sent := notifying()
 	n := turn.Node{Name: "a"}
 	n.State, n.Turn = v1alpha1.StateRebooting, "t1"
 	idle := turn.Node{Name: "a"}
@@ -112,7 +112,7 @@ func TestFailedTurnIsOneEvent(t *testing.T) {
 
 // TestNextLeaderSendsNothingAgain checks that the next leader repeats nothing that was reported before it.
 func TestNextLeaderSendsNothingAgain(t *testing.T) {
-	e, sent := notifying(t)
+	e, sent := notifying()
 	n := turn.Node{Name: "a"}
 	n.State, n.Turn, n.Held = v1alpha1.StateRebooting, "t1", v1alpha1.ReasonOverdue
 	e.reportIntents(&rollout.Snapshot{Stopped: true, StopText: "fire", Nodes: []turn.Node{{Name: "b", Keys: v1alpha1.Keys{Held: v1alpha1.ReasonStopped}}}}, &coordinationv1.Lease{})
@@ -164,7 +164,7 @@ func TestHeldForLong(t *testing.T) {
 		"many": {[]round{{0, held(budget, many...)}, {after, held(budget, many...)}},
 			[]string{fmt.Sprintf("held nodes=%v policy=web turn= result= reason=Budget: 5000 nodes held for longer than 4h0m0s: n0000 (Budget), n0001 (Budget), ", many)}},
 	} {
-		e, sent := notifying(t)
+		e, sent := notifying()
 		e.heldAfter = after
 		for _, r := range c.rounds {
 			e.reportWaiting(began.Add(r.at), &facts{}, &rollout.Outcome{Verdicts: r.verdicts})
@@ -177,7 +177,7 @@ func TestHeldForLong(t *testing.T) {
 		}
 	}
 
-	e, sent := notifying(t) // held is not a configured occasion
+	e, sent := notifying() // held is not a configured occasion
 	e.reportWaiting(began, &facts{}, &rollout.Outcome{Verdicts: held(budget, "a")})
 	e.reportWaiting(began.Add(1000*time.Hour), &facts{}, &rollout.Outcome{Verdicts: held(budget, "a")})
 	if len(*sent) > 0 || e.held != nil {
@@ -188,7 +188,7 @@ func TestHeldForLong(t *testing.T) {
 // TestHeldAgainAfterARefusedGrant checks that a node that the API server keeps from its turn is reported, although the
 // leader tries to grant the turn every 30 seconds.
 func TestHeldAgainAfterARefusedGrant(t *testing.T) {
-	e, sent := notifying(t)
+	e, sent := notifying()
 	e.heldAfter = time.Hour
 	began := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	tries, refused := []rollout.Verdict{grants("a")}, []rollout.Verdict{{Node: "a", Held: v1alpha1.ReasonForbidden}}
@@ -213,7 +213,7 @@ func markedAfterFailure(now time.Time) rollout.Snapshot {
 // TestEndOfATurnThatOnlyUncordons checks that the end of a turn that only removed a cordon is reported as such, although the
 // record of the turn before it stays on the Node.
 func TestEndOfATurnThatOnlyUncordons(t *testing.T) {
-	e, sent := notifying(t)
+	e, sent := notifying()
 	s := markedAfterFailure(time.Date(2026, 1, 3, 0, 0, 0, 0, time.UTC))
 	n := &s.Nodes[0]
 	for n.State != v1alpha1.StateIdle || n.Mark {
@@ -243,7 +243,7 @@ func TestEndOfATurnThatOnlyUncordons(t *testing.T) {
 
 // TestUnmanagedNodesAreNotReported checks that a node that was taken out is not reported as held for long.
 func TestUnmanagedNodesAreNotReported(t *testing.T) {
-	e, sent := notifying(t)
+	e, sent := notifying()
 	e.heldAfter = time.Hour
 	for at := range 3 {
 		e.reportWaiting(time.Date(2026, 1, 1, at, 0, 0, 0, time.UTC), &facts{}, &rollout.Outcome{Verdicts: []rollout.Verdict{{Node: "a", Held: v1alpha1.ReasonUnmanaged}}})

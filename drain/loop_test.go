@@ -14,7 +14,7 @@ import (
 
 func TestLowestPriorityFirstThenByName(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSim(t, aPod("d", priority(2000)), aPod("b"), aPod("c", priority(100)), aPod("a"),
+		s := newSim(aPod("d", priority(2000)), aPod("b"), aPod("c", priority(100)), aPod("a"),
 			aPod("e", priority(-5)), aPod("f", priority(100)))
 		if err := s.loop(1, nil).run(t.Context()); err != nil {
 			t.Fatal(err)
@@ -30,7 +30,7 @@ func TestOnlyWhatIsToBeEvictedIsEvicted(t *testing.T) {
 		elsewhere := aPod("elsewhere")
 		elsewhere.Spec.NodeName = "n2"
 		leaving := aPod("leaving", terminating)
-		s := newSim(t, aPod("daemon", owned("apps/v1", "DaemonSet", "u", true)), aPod("mirror", mirror),
+		s := newSim(aPod("daemon", owned("apps/v1", "DaemonSet", "u", true)), aPod("mirror", mirror),
 			aPod("done", phase(corev1.PodSucceeded)), leaving, elsewhere, aPod("web"))
 		time.AfterFunc(7*time.Second, func() { s.remove("leaving") })
 		if err := s.loop(8, nil).run(t.Context()); err != nil {
@@ -47,7 +47,7 @@ func TestOnlyWhatIsToBeEvictedIsEvicted(t *testing.T) {
 
 func TestNothingToDoIsDoneAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSim(t, aPod("mirror", mirror))
+		s := newSim(aPod("mirror", mirror))
 		var said []Progress
 		if err := s.loop(8, func(p Progress) { said = append(said, p) }).run(t.Context()); err != nil {
 			t.Fatal(err)
@@ -60,7 +60,7 @@ func TestNothingToDoIsDoneAtOnce(t *testing.T) {
 
 func TestAnUnknownViewIsNotAnEmptyOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSim(t)
+		s := newSim()
 		s.synced, s.err = false, errors.New("connection refused")
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
@@ -81,7 +81,7 @@ func TestABlockedPodDelaysNoOthers(t *testing.T) {
 		for i := range 40 {
 			pods = append(pods, aPod(fmt.Sprintf("db-%02d", i)))
 		}
-		s := newSim(t, pods...)
+		s := newSim(pods...)
 		s.say = func(pod string, n int) answer {
 			if pod == "zz" || time.Since(s.start) > 10*time.Minute {
 				return answer{}
@@ -125,7 +125,7 @@ func TestDelayGrowsWithinBounds(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := newSim(t, aPod("a"))
+				s := newSim(aPod("a"))
 				s.latency = 0
 				s.say = func(string, int) answer { return c.answer }
 				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
@@ -149,7 +149,7 @@ func TestDelayGrowsWithinBounds(t *testing.T) {
 // was blocked, that a budget allows the eviction, and that it sends few requests meanwhile.
 func TestABudgetsPodIsTriedInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSim(t, aPod("a"))
+		s := newSim(aPod("a"))
 		s.latency, s.say = 0, full
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
@@ -188,7 +188,7 @@ func TestConcurrencyIsBounded(t *testing.T) {
 		for i := range 100 {
 			pods = append(pods, aPod(fmt.Sprintf("p-%03d", i)))
 		}
-		s := newSim(t, pods...)
+		s := newSim(pods...)
 		s.latency = time.Second
 		if err := s.loop(3, nil).run(t.Context()); err != nil {
 			t.Fatal(err)
@@ -204,7 +204,7 @@ func TestConcurrencyIsBounded(t *testing.T) {
 
 func TestALaterPodIsSeen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSim(t, aPod("a"))
+		s := newSim(aPod("a"))
 		s.grace = 30 * time.Second
 		time.AfterFunc(20*time.Second, func() { s.add(aPod("late")) })
 		if err := s.loop(8, nil).run(t.Context()); err != nil {
@@ -224,7 +224,7 @@ func TestALaterPodIsSeen(t *testing.T) {
 func TestReturningPodsAreSlowedDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		of := owned("apps.example.com/v1", "Stubborn", "stubborn-uid", true)
-		s := newSim(t, aPod("s-0", of))
+		s := newSim(aPod("s-0", of))
 		s.grace = 0
 		n := 0
 		s.say = func(string, int) answer {
@@ -256,7 +256,7 @@ func TestCancelSendsNothingMore(t *testing.T) {
 		for i := range 60 {
 			pods = append(pods, aPod(fmt.Sprintf("p-%02d", i)))
 		}
-		s := newSim(t, pods...)
+		s := newSim(pods...)
 		s.latency = 10 * time.Second
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(15*time.Second, cancel)
@@ -278,7 +278,7 @@ func TestCancelSendsNothingMore(t *testing.T) {
 // the write of the budget and the write of the pod reduces the budget for two minutes.
 func TestCancelLetsEvictionsBeAnswered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSim(t, aPod("a"), aPod("b"), aPod("c"))
+		s := newSim(aPod("a"), aPod("b"), aPod("c"))
 		s.latency = time.Second
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(300*time.Millisecond, cancel)
@@ -299,7 +299,7 @@ func TestCancelLetsEvictionsBeAnswered(t *testing.T) {
 
 func TestCancelledBeforeItBegan(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSim(t, aPod("a"))
+		s := newSim(aPod("a"))
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		if err := s.loop(8, nil).run(ctx); !errors.Is(err, context.Canceled) || len(s.sent) != 0 {
@@ -311,7 +311,7 @@ func TestCancelledBeforeItBegan(t *testing.T) {
 // TestStartedAgain checks that a new run continues from the current state, without another eviction of terminating pods.
 func TestStartedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSim(t, aPod("a"), aPod("b"), aPod("c"))
+		s := newSim(aPod("a"), aPod("b"), aPod("c"))
 		s.grace = time.Minute
 		for range 3 {
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -332,7 +332,7 @@ func TestStartedAgain(t *testing.T) {
 
 func TestAcceptedButNotDeleted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSim(t, aPod("a"))
+		s := newSim(aPod("a"))
 		s.ignore = true
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute-time.Second)
 		defer cancel()
@@ -351,7 +351,7 @@ func TestAcceptedButNotDeleted(t *testing.T) {
 
 func TestGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSim(t, aPod("a"))
+		s := newSim(aPod("a"))
 		s.say = func(string, int) answer { return answer{kind: gone, reason: Refused, message: `pods "a" not found`} }
 		var said []Progress
 		var named time.Duration // when the pod was first reported as a blocker

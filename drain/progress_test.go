@@ -20,7 +20,7 @@ func TestProgressTellsOnlyNewsAndSeldom(t *testing.T) {
 		for i := range 50 {
 			pods = append(pods, aPod(fmt.Sprintf("p-%02d", i)))
 		}
-		s := newSim(t, pods...)
+		s := newSim(pods...)
 		s.say = func(pod string, n int) answer {
 			if pod == "p-00" && n < 10 {
 				return full(pod, n)
@@ -69,7 +69,7 @@ func TestProgressTellsOnlyNewsAndSeldom(t *testing.T) {
 
 func TestSinceSurvivesAChangeOfObstacle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSim(t, aPod("a"))
+		s := newSim(aPod("a"))
 		s.say = func(pod string, n int) answer {
 			if n%2 == 0 {
 				return answer{kind: later, reason: Unreachable, message: "connection refused"}
@@ -96,7 +96,7 @@ func TestSinceSurvivesAChangeOfObstacle(t *testing.T) {
 func TestTerminatingBecomesABlocker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		end := metav1.NewTime(time.Now().Add(20 * time.Second))
-		s := newSim(t, aPod("a", func(p *corev1.Pod) {
+		s := newSim(aPod("a", func(p *corev1.Pod) {
 			p.DeletionTimestamp = &end
 			p.Finalizers = []string{"example.com/volume"}
 		}))
@@ -123,7 +123,7 @@ func TestTerminatingBecomesABlocker(t *testing.T) {
 
 func TestAPolicyBlocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSim(t, aPod("web"), aPod("precious"))
+		s := newSim(aPod("web"), aPod("precious"))
 		s.drainer.Policy = func(p *corev1.Pod, v Verdict) Verdict {
 			if p.Name == "precious" {
 				return Verdict{Block, "Precious"}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"sync"
-	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -39,7 +38,7 @@ type sim struct {
 	most     int
 }
 
-func newSim(t *testing.T, pods ...*corev1.Pod) *sim {
+func newSim(pods ...*corev1.Pod) *sim {
 	s := &sim{
 		changed: make(chan struct{}, 1),
 		drainer: &Drainer{Node: testNode},

@@ -152,7 +152,7 @@ type jobRow struct {
 }
 
 // newSystemd exports a systemd with units and jobs that do not change.
-func newSystemd(t *testing.T, b *testBus, state string, units map[string]fakeUnit, jobs ...jobRow) *dbus.Conn {
+func newSystemd(t *testing.T, b *testBus, state string, units map[string]fakeUnit, jobs ...jobRow) {
 	t.Helper()
 	conn := b.Connect()
 	paths := map[string]dbus.ObjectPath{}
@@ -186,7 +186,6 @@ func newSystemd(t *testing.T, b *testBus, state string, units map[string]fakeUni
 	}, managerPath, managerIface))
 	exportProps(t, conn, managerPath, map[string]map[string]any{managerIface: {"SystemState": state}})
 	own(t, conn, managerName)
-	return conn
 }
 
 // fakeProps contains an object's properties and counts the reads.

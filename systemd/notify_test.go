@@ -22,14 +22,14 @@ import (
 )
 
 // notifySocket listens like the service manager.
-func notifySocket(t *testing.T) (path string, next func() string) {
+func notifySocket(t *testing.T) (next func() string) {
 	t.Helper()
-	path = filepath.Join(t.TempDir(), "notify")
+	path := filepath.Join(t.TempDir(), "notify")
 	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
 	must(t, err)
 	t.Cleanup(func() { conn.Close() })
 	t.Setenv("NOTIFY_SOCKET", path)
-	return path, func() string {
+	return func() string {
 		t.Helper()
 		buf := make([]byte, 64<<10)
 		must(t, conn.SetReadDeadline(time.Now().Add(time.Minute)))
@@ -40,7 +40,7 @@ func notifySocket(t *testing.T) (path string, next func() string) {
 }
 
 func TestNotify(t *testing.T) {
-	_, next := notifySocket(t)
+	next := notifySocket(t)
 	n := NewNotifier(nil)
 	expect := func(want string) {
 		t.Helper()
@@ -62,7 +62,7 @@ func TestNotify(t *testing.T) {
 }
 
 func TestNotifyReloading(t *testing.T) {
-	_, next := notifySocket(t)
+	next := notifySocket(t)
 	NewNotifier(nil).Reloading()
 	got := next()
 	m := regexp.MustCompile(`^RELOADING=1\nMONOTONIC_USEC=(\d+)$`).FindStringSubmatch(got)
@@ -113,7 +113,7 @@ func TestNotifySocketGoesAndComesBack(t *testing.T) {
 	if c := strings.Count(log.String(), "cannot notify"); c != 1 {
 		t.Errorf("logged %d times: %s", c, log.String())
 	}
-	_, next := notifySocket(t)
+	next := notifySocket(t)
 	n.Status("one") // was not received before, so it is not a repetition
 	if got := next(); got != "STATUS=one" {
 		t.Errorf("got %q", got)
@@ -121,7 +121,7 @@ func TestNotifySocketGoesAndComesBack(t *testing.T) {
 }
 
 func TestWatchdogOnARealSocket(t *testing.T) {
-	_, next := notifySocket(t)
+	next := notifySocket(t)
 	t.Setenv("WATCHDOG_USEC", "20000")
 	t.Setenv("WATCHDOG_PID", "")
 	ctx, cancel := context.WithCancel(t.Context())

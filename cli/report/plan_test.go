@@ -128,15 +128,12 @@ func notReady(p *corev1.Pod) { p.Status.Conditions[0].Status = corev1.ConditionF
 
 // budgetFor is a budget that selects app=APP in its namespace and allows so many
 // disruptions, of three healthy pods.
-func budgetFor(name, app string, allowed int32, change ...func(*policyv1.PodDisruptionBudget)) policyv1.PodDisruptionBudget {
+func budgetFor(name, app string, allowed int32) policyv1.PodDisruptionBudget {
 	namespace, name, _ := strings.Cut(name, "/")
 	b := policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 	b.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}
 	b.Spec.MinAvailable = new(intstr.FromInt32(3 - allowed))
 	b.Status = policyv1.PodDisruptionBudgetStatus{DisruptionsAllowed: allowed, CurrentHealthy: 3, DesiredHealthy: 3 - allowed, ExpectedPods: 3}
-	for _, c := range change {
-		c(&b)
-	}
 	return b
 }
 

@@ -53,7 +53,7 @@ func (w twin) proven(n *turn.Node, p *policy.Policy) bool {
 		first, some := decides(a.Policy), false
 		for i := range w.Nodes {
 			c := &w.Nodes[i]
-			if first == nil || w.decides(c) != first || said(c.Managed, false) || c.Detached != nil || speaks(c) && !c.Host.Managed ||
+			if first == nil || w.decides(c) != first || saidNo(c.Managed) || c.Detached != nil || speaks(c) && !c.Host.Managed ||
 				c.State == "" && c.RawHost == "" && c.Managed == nil && c.Held == v1alpha1.ReasonUnmanaged { // its host said so, and was released
 				continue
 			}

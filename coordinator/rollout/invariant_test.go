@@ -64,7 +64,7 @@ func offence(s rollout.Snapshot, n *turn.Node, v rollout.Verdict) string {
 	removesMark := slices.Contains(m.Remove, v1alpha1.AnnotationCordon)
 	changed := m.From != m.To
 	turnedRound := slices.Contains([]turn.Event{turn.Vanished, turn.Aborted, turn.TakenBack, turn.LetGo}, m.On)
-	paused := n.Paused != nil && !said(n.Managed, false)
+	paused := n.Paused != nil && !saidNo(n.Managed)
 	switch {
 	case m.From != n.State:
 		return "moves from a state it is not in"
@@ -78,9 +78,9 @@ func offence(s rollout.Snapshot, n *turn.Node, v rollout.Verdict) string {
 		return "releases the node, and held does not say why"
 	case changed && m.To == v1alpha1.StateAbsent && !m.LetGo && m.On != turn.Replaced:
 		return "takes the state away and leaves our other keys"
-	case m.LetGo && !said(n.Managed, false) && n.Detached == nil && (!speaks(n) || n.Host.Managed):
+	case m.LetGo && !saidNo(n.Managed) && n.Detached == nil && (!speaks(n) || n.Host.Managed):
 		return "releases a node that nobody has taken out"
-	case m.LetGo && n.Last != nil && (m.Last != nil) != (!said(n.Managed, false) && speaks(n) && !n.Host.Managed && m.Reason == v1alpha1.ReasonUnmanaged):
+	case m.LetGo && n.Last != nil && (m.Last != nil) != (!saidNo(n.Managed) && speaks(n) && !n.Host.Managed && m.Reason == v1alpha1.ReasonUnmanaged):
 		return "keeps last on a node that an admin took out, or removes it from one that its host's file took out"
 	case s.Stopped && changed:
 		return "moves under the emergency stop"

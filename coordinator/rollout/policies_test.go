@@ -327,7 +327,7 @@ func (c *cluster) unproven(w twin, n *turn.Node, p *policy.Policy) string {
 		some := version == "" || !v1alpha1.Has(n.Host.Changes, v1alpha1.SourceOSUpdate)
 		for _, name := range c.names() {
 			o, h := c.fact(name), c.hosts[name]
-			if first := w.decides(&o); some && version == "" || first == nil || first.Name != after.Policy || said(o.Managed, false) || o.Detached != nil || !h.managed {
+			if first := w.decides(&o); some && version == "" || first == nil || first.Name != after.Policy || saidNo(o.Managed) || o.Detached != nil || !h.managed {
 				continue
 			}
 			if some = true; !h.up || h.version != version || c.now.Sub(h.bootAt) < after.For {

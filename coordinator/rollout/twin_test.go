@@ -31,13 +31,13 @@ func inSomeTurn(n *turn.Node) bool {
 	return !slices.Contains([]v1alpha1.State{"", "idle", "paused"}, n.State)
 }
 
-func said(b *bool, value bool) bool { return b != nil && *b == value }
+func saidNo(b *bool) bool { return b != nil && !*b }
 
 // inCare: managed nodes are those that have a state, or whose host says that
 // it is managed; not those of which an admin says otherwise, nor those that
 // were handed to somebody else.
 func inCare(n *turn.Node) bool {
-	if said(n.Managed, false) || n.State == "" && n.Detached != nil {
+	if saidNo(n.Managed) || n.State == "" && n.Detached != nil {
 		return false
 	}
 	return n.State != "" || n.Host != nil && n.Host.Managed
@@ -299,7 +299,7 @@ func (w twin) ready(n *turn.Node) bool {
 	if n.State != v1alpha1.StateIdle || n.Mark || w.Uncertain[n.Name] || w.expires(n) {
 		return false
 	}
-	if said(n.Managed, false) || n.Paused != nil || n.Detached != nil {
+	if saidNo(n.Managed) || n.Paused != nil || n.Detached != nil {
 		return false
 	}
 	if _, refused := w.Refused[n.Name]; refused {
@@ -466,7 +466,7 @@ func (w twin) quorumAtRisk(n *turn.Node, chosen []string) bool {
 // frozen: "paused freezes the node", and so does a host that is paused or observes
 // by its own file; managed=false comes before the former.
 func frozen(n *turn.Node) bool {
-	return !said(n.Managed, false) && n.Paused != nil || speaks(n) && (n.Host.Veto == v1alpha1.ReasonHostPaused || n.Host.Veto == v1alpha1.ReasonObserve)
+	return !saidNo(n.Managed) && n.Paused != nil || speaks(n) && (n.Host.Veto == v1alpha1.ReasonHostPaused || n.Host.Veto == v1alpha1.ReasonObserve)
 }
 
 // blocks are the foreign turns for which nothing is granted: those that this leader
@@ -531,7 +531,7 @@ func (w twin) settles() map[string]string {
 		case !whole(n):
 			out[n.Name] = "mended"
 		case !frozen(n) && !barred(n) && n.State != v1alpha1.StateBeforeUncordon && n.State != v1alpha1.StateUncordoning &&
-			(said(n.Managed, false) || n.Detached != nil || speaks(n) && !n.Host.Managed):
+			(saidNo(n.Managed) || n.Detached != nil || speaks(n) && !n.Host.Managed):
 			out[n.Name] = "out"
 		case barred(n) || n.State == v1alpha1.StateBeforeUncordon || n.State == v1alpha1.StateUncordoning:
 			out[n.Name] = "taken"

@@ -97,10 +97,10 @@ func elapse(d time.Duration) {
 
 var resting = local.Host{Node: "n1", UID: "u", BootID: "b", State: v1alpha1.StateIdle, Wants: v1alpha1.WantsNothing}
 
-func blockedBy(name, message string) local.Host {
+func blockedBy(name string) local.Host {
 	h := resting
 	h.State = v1alpha1.StateDraining
-	h.Blockers = []v1alpha1.Blocker{{Kind: v1alpha1.BlockerBudget, Name: v1alpha1.UpdateName(name), Message: v1alpha1.UpdateText(message), Since: metav1.NewTime(time.Unix(1000, 0))}}
+	h.Blockers = []v1alpha1.Blocker{{Kind: v1alpha1.BlockerBudget, Name: v1alpha1.UpdateName(name), Message: "needs 3", Since: metav1.NewTime(time.Unix(1000, 0))}}
 	return h
 }
 
@@ -124,11 +124,11 @@ func TestPublishPace(t *testing.T) {
 		}
 		// A blocker appears, and another one a second later: two writes, 3 s apart.
 		s.restart()
-		p.Report(blockedBy("shop/web", "needs 3"), true)
+		p.Report(blockedBy("shop/web"), true)
 		elapse(time.Second)
-		p.Report(blockedBy("shop/db", "needs 3"), true)
+		p.Report(blockedBy("shop/db"), true)
 		elapse(time.Second)
-		p.Report(blockedBy("shop/api", "needs 3"), true)
+		p.Report(blockedBy("shop/api"), true)
 		elapse(time.Minute)
 		if fmt.Sprint(s.writes) != "[0s 3s]" {
 			t.Errorf("three blockers within 2 s are written at %v, expected [0s 3s]", s.writes)
@@ -136,7 +136,7 @@ func TestPublishPace(t *testing.T) {
 		// Progress: the count changes every second.
 		s.restart()
 		for i := range 29 {
-			h := blockedBy("shop/api", "needs 3")
+			h := blockedBy("shop/api")
 			h.Drain = &v1alpha1.DrainStatus{Total: 100, Evicted: int32(i), Remaining: int32(100 - i)}
 			p.Report(h, true)
 			elapse(time.Second)
@@ -278,7 +278,7 @@ func TestPublishAgain(t *testing.T) {
 		elapse(10 * time.Second)
 		s.fail(errors.New("no such kind"))
 		s.restart()
-		p.Report(blockedBy("shop/web", "needs 3"), true)
+		p.Report(blockedBy("shop/web"), true)
 		elapse(24 * time.Hour)
 		if n := len(s.writes); n < 250 || n > 350 { // every 5 min with 10 % jitter
 			t.Errorf("%d writes failed in a day", n)
@@ -291,7 +291,7 @@ func TestPublishAgain(t *testing.T) {
 		// The remaining change is written once more when the process ends.
 		s.restart()
 		p.Report(resting, true)
-		p.Report(blockedBy("shop/db", "needs 3"), true)
+		p.Report(blockedBy("shop/db"), true)
 		stop()
 		if got := s.object.Status.Blockers; len(got) != 1 || got[0].Name != "shop/db" {
 			t.Errorf("the status after the end is %+v", got)

@@ -34,7 +34,7 @@ func TestPublishAfterIdleOutage(t *testing.T) {
 		s.fail(nil)
 		s.restart()
 		p.Report(resting, true)
-		p.Report(blockedBy("shop/web", "needs 3"), true)
+		p.Report(blockedBy("shop/web"), true)
 		elapse(10 * time.Second)
 		if got := s.object.Status.Blockers; len(got) != 1 {
 			t.Errorf("the blockers 10 s after the outage are %+v", got)
@@ -128,13 +128,13 @@ func TestPublishFlapping(t *testing.T) {
 		p, stop := publishing(t, t.TempDir(), s)
 		defer stop()
 		for i := range 3600 {
-			p.Report(blockedBy(fmt.Sprintf("shop/web-%d", i%2), "needs 3"), true)
+			p.Report(blockedBy(fmt.Sprintf("shop/web-%d", i%2)), true)
 			elapse(time.Second)
 		}
 		if n := len(s.writes); n < 100 || n > 145 { // 20, and then one every 30 s
 			t.Errorf("%d writes in an hour", n)
 		}
-		p.Report(blockedBy("shop/last", "needs 3"), true)
+		p.Report(blockedBy("shop/last"), true)
 		elapse(31 * time.Second)
 		if got := s.object.Status.Blockers[0].Name; got != "shop/last" {
 			t.Errorf("the final status names %s", got)

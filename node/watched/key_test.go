@@ -24,11 +24,11 @@ const (
 
 func (b *bench) keyFile() string { return filepath.Join(b.state, keyName) }
 
-func (b *bench) writeState(name, text string, mode os.FileMode) {
+func (b *bench) writeState(name, text string) {
 	b.t.Helper()
 	must(b.t, os.MkdirAll(b.state, 0o700))
 	must(b.t, os.WriteFile(filepath.Join(b.state, name), []byte(text), 0o600))
-	must(b.t, os.Chmod(filepath.Join(b.state, name), mode))
+	must(b.t, os.Chmod(filepath.Join(b.state, name), 0o600))
 }
 
 // read refreshes and returns the changes.
@@ -44,7 +44,7 @@ func changed(t *testing.T, key, text string) (*bench, *Watcher, v1alpha1.Change)
 	t.Helper()
 	b := newBench(t)
 	if key != "" {
-		b.writeState(keyName, key, 0o600)
+		b.writeState(keyName, key)
 	}
 	b.write("etc/one", "what is in effect")
 	w := b.watching()
@@ -149,14 +149,14 @@ func TestKeyIsLost(t *testing.T) {
 	for name, lose := range map[string]func(b *bench){
 		"an empty /var":  func(b *bench) { must(t, os.RemoveAll(b.state)) },
 		"no key":         func(b *bench) { must(t, os.Remove(b.keyFile())) },
-		"cut off":        func(b *bench) { b.writeState(keyName, aSecret[:60], 0o600) },
-		"empty":          func(b *bench) { b.writeState(keyName, "", 0o600) },
-		"zeros":          func(b *bench) { b.writeState(keyName, strings.Repeat("\x00", 65), 0o600) },
+		"cut off":        func(b *bench) { b.writeState(keyName, aSecret[:60]) },
+		"empty":          func(b *bench) { b.writeState(keyName, "") },
+		"zeros":          func(b *bench) { b.writeState(keyName, strings.Repeat("\x00", 65)) },
 		"others read it": func(b *bench) { must(t, os.Chmod(b.keyFile(), 0o640)) },
-		"another one":    func(b *bench) { b.writeState(keyName, strings.Repeat("ab", keySize), 0o600) },
+		"another one":    func(b *bench) { b.writeState(keyName, strings.Repeat("ab", keySize)) },
 		"a plain baseline": func(b *bench) {
 			must(t, os.Remove(b.keyFile()))
-			b.writeState(baselineName, `{"version":2,"bootID":"`+boot+`","digests":{"/etc/one":"`+strings.Repeat("0", 64)+`"},"roots":{"/etc/one":"0001-01-01T00:00:00Z"}}`, 0o600)
+			b.writeState(baselineName, `{"version":2,"bootID":"`+boot+`","digests":{"/etc/one":"`+strings.Repeat("0", 64)+`"},"roots":{"/etc/one":"0001-01-01T00:00:00Z"}}`)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -176,11 +176,11 @@ var acts = map[Kind]act{
 		end:   func(e *executor, f Fault) { e.fleet.RestartKubelet(f.On) },
 	},
 	kindCordon: {
-		begin: func(e *executor, f Fault) { e.people.patchNode(admin, f.On, cordon(true)) },
-		end:   func(e *executor, f Fault) { e.people.patchNode(admin, f.On, cordon(false)) },
+		begin: func(e *executor, f Fault) { e.people.patchNode(f.On, cordon(true)) },
+		end:   func(e *executor, f Fault) { e.people.patchNode(f.On, cordon(false)) },
 	},
 	kindExclude:  {begin: exclude},
-	kindUncordon: {begin: func(e *executor, f Fault) { e.people.patchNode(admin, f.On, cordon(false)) }},
+	kindUncordon: {begin: func(e *executor, f Fault) { e.people.patchNode(f.On, cordon(false)) }},
 	kindBudget: {
 		begin: func(e *executor, f Fault) { e.fleet.BlockDrains(f.On) },
 		end:   func(e *executor, f Fault) { e.fleet.AllowDrains(f.On) },
@@ -281,9 +281,9 @@ func (p *people) do(user, method, path string, body, out any) bool {
 	return true
 }
 
-// patchNode sends a merge patch. The field manager is kubectl's, as for a person's cordon.
-func (p *people) patchNode(user, name string, doc map[string]any) bool {
-	return p.do(user, http.MethodPatch, nodePath(name)+"?fieldManager=kubectl-edit", doc, nil)
+// patchNode sends an admin's merge patch. The field manager is kubectl's, as for a person's cordon.
+func (p *people) patchNode(name string, doc map[string]any) {
+	p.do(admin, http.MethodPatch, nodePath(name)+"?fieldManager=kubectl-edit", doc, nil)
 }
 
 // node returns the Node, or nil.
@@ -339,12 +339,12 @@ var intentModes = []string{
 func setIntent(e *executor, f Fault) {
 	i := intents[f.Mode]
 	value := strings.Replace(i.value, "UNTIL", time.Now().Add(f.For).UTC().Format(time.RFC3339), 1)
-	e.people.patchNode(admin, f.On, i.patch(value))
+	e.people.patchNode(f.On, i.patch(value))
 }
 
 func removeIntent(e *executor, f Fault) {
 	if i := intents[f.Mode]; !i.stays {
-		e.people.patchNode(admin, f.On, i.patch(nil))
+		e.people.patchNode(f.On, i.patch(nil))
 	}
 }
 
@@ -367,7 +367,7 @@ func retry(e *executor, f Fault) {
 		turn = keys.Last.Turn
 	}
 	if turn != "" {
-		e.people.patchNode(admin, f.On, annotate(v1alpha1.AnnotationRetry, turn))
+		e.people.patchNode(f.On, annotate(v1alpha1.AnnotationRetry, turn))
 	}
 }
 
@@ -387,7 +387,7 @@ func confirm(e *executor, f Fault) {
 	}
 	t := &keys.Grant.Terms
 	for _, h := range slices.Concat(t.BeforeDrain, t.BeforeReboot, t.BeforeUncordon) {
-		e.people.patchNode(admin, f.On, annotate(v1alpha1.HookAnnotation(h.Name), turn))
+		e.people.patchNode(f.On, annotate(v1alpha1.HookAnnotation(h.Name), turn))
 	}
 }
 

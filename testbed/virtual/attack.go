@@ -169,7 +169,7 @@ func (f *Fleet) outlastLies(host string, within time.Duration, seed uint64) stri
 // detaches the node. Where that is not enough, the admin switches the machine off and deletes its Node; stop ends its lies. The host comes
 // back afterwards.
 func (f *Fleet) takeOut(host string, within time.Duration, stop func()) string {
-	f.exec.people.patchNode(admin, host, annotate(v1alpha1.AnnotationDetached, `{"by": "ada", "force": true}`))
+	f.exec.people.patchNode(host, annotate(v1alpha1.AnnotationDetached, `{"by": "ada", "force": true}`))
 	defer f.Clean()
 	still := f.Arrive(f.quietPeriod(1), host)
 	if still != "" && !f.outlastsDetach(host) {

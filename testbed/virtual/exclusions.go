@@ -38,9 +38,9 @@ func exclude(e *executor, f Fault) {
 			value = "theirs"
 		}
 		if x.Kind == v1alpha1.MarkLabel {
-			e.people.patchNode(admin, f.On, label(x.Key, value))
+			e.people.patchNode(f.On, label(x.Key, value))
 		} else {
-			e.people.patchNode(admin, f.On, annotate(x.Key, value))
+			e.people.patchNode(f.On, annotate(x.Key, value))
 		}
 	}
 }

@@ -284,13 +284,13 @@ func endLies(e *executor, f Fault) {
 		}
 	}
 	if len(gone) > 0 {
-		e.people.patchNode(admin, f.On, map[string]any{"metadata": map[string]any{"annotations": gone}})
+		e.people.patchNode(f.On, map[string]any{"metadata": map[string]any{"annotations": gone}})
 	}
 	// Without the mark, lockkeeper cannot know that the cordon is its own.
 	now := turn.FromNode(n)
 	unmarked := strings.HasPrefix(name, "mark-") && n.Spec.Unschedulable && !now.OwnCordon()
 	if name == "mark" || name == "cordon-flap" || unmarked {
-		e.people.patchNode(admin, f.On, cordon(false))
+		e.people.patchNode(f.On, cordon(false))
 	}
 }
 
@@ -453,7 +453,7 @@ func endTheft(e *executor, _ Fault) { e.people.removeUnknownStates(e.fleet.Hosts
 func (p *people) removeUnknownStates(hosts []string) {
 	for _, name := range hosts {
 		if n := p.node(admin, name); n != nil && !v1alpha1.State(n.Labels[v1alpha1.LabelState]).Known() {
-			p.patchNode(admin, name, label(v1alpha1.LabelState, nil))
+			p.patchNode(name, label(v1alpha1.LabelState, nil))
 		}
 	}
 }

@@ -132,7 +132,7 @@ func (f *Fleet) clearFailed(except []string) {
 			continue
 		}
 		if n.Retry != id {
-			f.exec.people.patchNode(admin, m.name, annotate(v1alpha1.AnnotationRetry, id))
+			f.exec.people.patchNode(m.name, annotate(v1alpha1.AnnotationRetry, id))
 		}
 	}
 }
@@ -159,16 +159,16 @@ func (f *Fleet) Clean() {
 			return in == nil || in.Until != nil && time.Until(*in.Until) <= kindIntent.spec().most
 		}
 		if !stays(n.Paused) {
-			p.patchNode(admin, m.name, annotate(v1alpha1.AnnotationPaused, nil))
+			p.patchNode(m.name, annotate(v1alpha1.AnnotationPaused, nil))
 		}
 		if !stays(n.Detached) {
-			p.patchNode(admin, m.name, annotate(v1alpha1.AnnotationDetached, nil))
+			p.patchNode(m.name, annotate(v1alpha1.AnnotationDetached, nil))
 		}
 		if obj.Labels[v1alpha1.LabelManaged] != "" {
-			p.patchNode(admin, m.name, label(v1alpha1.LabelManaged, nil))
+			p.patchNode(m.name, label(v1alpha1.LabelManaged, nil))
 		}
 		if obj.Spec.Unschedulable && !n.OwnCordon() {
-			p.patchNode(admin, m.name, cordon(false))
+			p.patchNode(m.name, cordon(false))
 		}
 		if len(obj.Status.Images) > 0 { // a lie, and a kubelet that runs does not write its whole status again
 			f.RestartKubelet(m.name)
