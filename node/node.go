@@ -269,12 +269,7 @@ func (h *Host) currentSettings() Settings {
 }
 
 // wake makes the loop start another round soon.
-func (h *Host) wake() {
-	select {
-	case h.kick <- struct{}{}:
-	default:
-	}
-}
+func (h *Host) wake() { timing.Kick(h.kick) }
 
 // loopBound is the longest time between two signs of life of the loop. After that, the watchdog
 // considers the loop stuck.

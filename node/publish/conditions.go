@@ -50,10 +50,7 @@ func (c *Conditions) Report(h local.Host, on bool) {
 	c.mu.Lock()
 	c.host, c.on = h, on
 	c.mu.Unlock()
-	select {
-	case c.kick <- struct{}{}:
-	default:
-	}
+	timing.Kick(c.kick)
 }
 
 // patch returns the next write, or nil if nothing has to be written. failing is whether the

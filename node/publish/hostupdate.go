@@ -116,12 +116,7 @@ func (p *HostUpdate) Report(h local.Host, settled bool) {
 }
 
 // wake makes Run compare again. It may be called from any goroutine.
-func (p *HostUpdate) wake() {
-	select {
-	case p.kick <- struct{}{}:
-	default:
-	}
-}
+func (p *HostUpdate) wake() { timing.Kick(p.kick) }
 
 // Refresh computes the status again, because the host's part in the election has changed.
 func (p *HostUpdate) Refresh() {
@@ -166,12 +161,7 @@ func offlineTexts(h *local.Host) (text, place string) {
 }
 
 // changeOffline makes KeepOffline write the file.
-func (p *HostUpdate) changeOffline() {
-	select {
-	case p.offlineChanged <- struct{}{}:
-	default:
-	}
-}
+func (p *HostUpdate) changeOffline() { timing.Kick(p.offlineChanged) }
 
 // KeepOffline writes the offline events to the host's disk until ctx ends. The caller runs it in
 // a separate goroutine, so that a disk that hangs delays neither the host's loop nor its requests.

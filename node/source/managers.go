@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"lockkeeper.dev/lockkeeper/node/hostfs"
+	"lockkeeper.dev/lockkeeper/node/timing"
 	"lockkeeper.dev/lockkeeper/updateengine"
 )
 
@@ -214,6 +215,6 @@ func (m *Managers) Run(ctx context.Context) {
 	started := make(chan struct{}, 1)
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	wg.Go(func() { _ = m.units.WatchJobs(ctx, managerUnits, func() { kick(started) }) }) // it returns ctx's error
+	wg.Go(func() { _ = m.units.WatchJobs(ctx, managerUnits, func() { timing.Kick(started) }) }) // it returns ctx's error
 	m.poll(ctx, started, managerPause, "cannot tell whether another reboot manager is active; the last report remains valid, and nothing is committed", func() error { return m.Read(ctx) })
 }

@@ -12,6 +12,7 @@ import (
 
 	"lockkeeper.dev/lockkeeper/kube/dirwatch"
 	"lockkeeper.dev/lockkeeper/node/hostfs"
+	"lockkeeper.dev/lockkeeper/node/timing"
 )
 
 // sentinelPause is the shortest time between two reads of the sentinels, however often
@@ -42,7 +43,7 @@ func (s *Sentinels) SetPaths(paths []string) {
 	s.mu.Lock()
 	s.paths = paths
 	s.mu.Unlock()
-	kick(s.kicked)
+	timing.Kick(s.kicked)
 }
 
 // Present returns the paths that existed at the last read; read is false before the first.
@@ -100,7 +101,7 @@ func (s *Sentinels) find(paths []string) (present []string, err error) {
 
 // Run reads the sentinels when one comes or goes, and every poll interval, until ctx ends.
 func (s *Sentinels) Run(ctx context.Context) {
-	watch := dirwatch.New(func(string) { kick(s.kicked) })
+	watch := dirwatch.New(func(string) { timing.Kick(s.kicked) })
 	defer watch.Close()
 	watchFailed := false
 	s.poll(ctx, s.kicked, sentinelPause, "cannot read the sentinels; the last report remains valid", func() error {

@@ -72,11 +72,3 @@ func (f *failing) lasting() error {
 	}
 	return f.err
 }
-
-// kick makes a poll read soon. It does not block.
-func kick(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"lockkeeper.dev/lockkeeper/node/timing"
 )
 
 // TestPoll checks when a source is read: at once, each interval, and soon after a kick, but never twice within the pause,
@@ -57,13 +59,13 @@ func TestPoll(t *testing.T) {
 		time.Sleep(time.Until(aligned.Add(interval)))
 		expect("an interval later", aligned, interval)
 		time.Sleep(pause / 2)
-		kick(kicked)
+		timing.Kick(kicked)
 		time.Sleep(pause / 4)
-		kick(kicked)
+		timing.Kick(kicked)
 		expect("kicks within the pause", aligned)
 		time.Sleep(interval / 2)
 		expect("after the pause, once", aligned, interval+pause)
-		kick(kicked)
+		timing.Kick(kicked)
 		expect("a kick after the pause", time.Now(), 0)
 		cancel()
 		<-done

@@ -1,4 +1,4 @@
-// Package timing has the pauses of the host's goroutines: one that can be ended early,
+// Package timing has the pauses of the host's goroutines: one that can be ended early, what ends it,
 // and jitter. It must not know what its callers wait for.
 package timing
 
@@ -17,6 +17,14 @@ func Wait(ctx context.Context, kick <-chan struct{}, d time.Duration) error {
 	case <-time.After(d):
 	}
 	return ctx.Err()
+}
+
+// Kick ends the present Wait for c, or the next one if there is none. c has room for one value, so Kick does not block.
+func Kick(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
 }
 
 // Jitter returns d, changed by up to a tenth in either direction, so that hosts do not

@@ -202,12 +202,7 @@ func (w *Watcher) Watch(paths, units []string, published []v1alpha1.Change) {
 var errExcess = fmt.Errorf("more than %d paths and units are watched", MaxWatched)
 
 // poke makes Run read what is due.
-func (w *Watcher) poke() {
-	select {
-	case w.kick <- struct{}{}:
-	default:
-	}
-}
+func (w *Watcher) poke() { timing.Kick(w.kick) }
 
 // Report returns the result of the last read. It reads no file.
 func (w *Watcher) Report() Report {
