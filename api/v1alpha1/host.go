@@ -15,7 +15,9 @@ import (
 )
 
 // Protocol is the version of what hosts and coordinators write to a Node
-// for each other. A coordinator grants to its own and the previous one.
+// for each other. A coordinator grants to its own and the previous one. A
+// new field of [Action] needs a new one too: the coordinator's [StepsDigest]
+// is that of the fields that it knows.
 const Protocol = 1
 
 const (
