@@ -138,7 +138,24 @@ func testDeb(s shell, w *website) {
 	s.is("is-active", "inactive")
 	s.do("systemctl start lockkeeper")
 	s.runs(olderVersion)
+
+	s.refusesConfig()
+	s.puts("apt-get upgrade -y")
+	s.is("is-active", "active")
+	s.runs(newerVersion)
 	removeDeb(s)
+}
+
+// refusesConfig makes the service end because of a key that it does not know, as after a downgrade. Then the configuration is the one from
+// before, as for the version that knows the key, and the service is dead until it is started again.
+func (s shell) refusesConfig() {
+	s.Helper()
+	if status := s.do(`cd /etc/lockkeeper && cp -a lockkeeper.toml /root/ && echo 'newer = 1' >>lockkeeper.toml
+systemctl restart lockkeeper || systemctl show -p ExecMainStatus --value lockkeeper
+mv /root/lockkeeper.toml .`); strings.TrimSpace(status) != "78" {
+		s.Errorf("with an unknown key the service's exit status is %q, expected 78", status)
+	}
+	s.is("is-active", "failed")
 }
 
 // removeDeb removes the package, installs it again, and purges it.

@@ -54,6 +54,11 @@ func testRPM(s shell) {
 	s.do("systemctl start lockkeeper")
 	s.runs(olderVersion)
 
+	s.refusesConfig()
+	s.puts("rpm -U --nodeps /root/newer.rpm")
+	s.is("is-active", "active")
+	s.runs(newerVersion)
+
 	s.do(`mkdir -p /var/cache/lockkeeper; cd /etc/lockkeeper
 echo secret | tee coordinator.kubeconfig note /var/lib/lockkeeper/coordinator-token.json >/var/cache/lockkeeper/plugin`)
 	if out := s.leaves("rpm -e lockkeeper", "held"); !strings.Contains(out, "/etc/lockkeeper/coordinator.kubeconfig is a credential and stays") {
