@@ -294,7 +294,7 @@ var reasonDocs = []ReasonDoc{
 	{ReasonVersionSkew, "the host's protocol is neither the coordinator's nor the one before", "upgrade lockkeeper on the host, or on the coordinators' hosts"},
 	{ReasonHandover, "a new leader settles the turns that it found, or waits for the outcome of a write", "nothing if it lasts seconds; if it lasts longer, check the node that the detail and the Event Unsettled name"},
 	{ReasonNoPolicy, "no policy selects the node", "label the node, or widen a policy's nodeSelector"},
-	{ReasonInvalidPolicy, "a policy that selects the node is invalid to the coordinator or to the host", "see the policy's status, which names the field and what to write instead. If the policy is valid there, the host's status line names the field: upgrade lockkeeper on the host"},
+	{ReasonInvalidPolicy, "a policy that selects the node is invalid", "see the policy's status, which names the field and what to write instead. If the policy is valid there, the host's status line names the field: upgrade lockkeeper on the host"},
 	{ReasonWouldGrant, "the policy's mode is Observe; the node would be granted a turn now", "set the policy's mode to Act"},
 	{ReasonCanary, "the policy waits until the nodes of another policy have run the OS version for a while (rollout.after)", "nothing while those nodes are on their way; otherwise repair the node that the detail names, or take it out with lockkeeper.dev/managed=false, or change rollout.after"},
 	{ReasonGateClosed, "a gate of the policy is closed", "see the detail: which query returns something, or why Prometheus has not answered it"},

@@ -202,7 +202,7 @@ func clearable(n *turn.Node) (id, text string, err error) {
 	held, stopped := n.Held == v1alpha1.ReasonFailed || n.Held == v1alpha1.ReasonOverdue, ""
 	if g := n.Grant; n.Ours() && g.PausedSince != nil {
 		// A pause or stop replaces the reason of a turn that was overdue before, and still counts as failed.
-		held = held || g.PausedSince.Sub(g.StageAt)-g.PausedFor.Duration >= g.Terms.Limit(n.State)
+		held = held || !n.HasReport(v1alpha1.ReportDone) && g.PausedSince.Sub(g.StageAt)-g.PausedFor.Duration >= g.Terms.Limit(n.State)
 		stopped = "; the turn is paused and does not continue until it is resumed"
 	}
 	switch {

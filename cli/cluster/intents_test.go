@@ -58,6 +58,8 @@ func TestClearable(t *testing.T) {
 		{"rebooting, paused in time", paused("10:29:00"), "", "", "nothing to retry: the turn of n1 is in rebooting and has not failed"},
 		{"rebooting, paused when it was overdue, still away", paused("10:30:00"), "t-n1", "turn t-n1 is cleared and no longer counts as failed. It ends when the host reports from a new boot; the reboot may still happen; the turn is paused", ""},
 		{"rebooting, paused when it was overdue, back", all(paused("10:31:00"), newBoot), "t-n1", "turn t-n1 is cleared: the coordinator ends it and returns the node to the cluster; the turn is paused", ""},
+		{"rebooting, paused when it was overdue, and done", all(paused("10:31:00"), newBoot, annotation(v1alpha1.AnnotationAck, "t-n1/new/rebooting/done")), "", "",
+			"nothing to retry: the turn of n1 is in rebooting and has not failed"},
 		{"applying, failed", inTurn(v1alpha1.StateApplying, "13:00:00", "failed:ApplyFailed"), "t-n1", "turn t-n1 is cleared: the coordinator ends it", ""},
 		{"uncordoning", inTurn(v1alpha1.StateUncordoning, "13:00:00", "seen"), "", "", "nothing to retry: n1 is in uncordoning"},
 		{"a broken grant", all(inTurn(v1alpha1.StateRebooting, "13:00:00", "failed:Unhealthy"), annotation(v1alpha1.AnnotationGrant, "{")), "", "", "nothing to retry: n1 is in rebooting with an unreadable grant"},

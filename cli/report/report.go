@@ -93,8 +93,8 @@ type Coordinator struct {
 	Since *time.Time `json:"since,omitempty"`
 	// Renewed is when the coordinator last renewed the Lease.
 	Renewed *time.Time `json:"renewed,omitempty"`
-	// Problem is what its host publishes as the coordinator's problem, for example that it may not read Nodes, and so
-	// decides nothing.
+	// Problem is what its host publishes as the coordinator's problem, for example that it may not read Nodes, or that
+	// other users can read its credential.
 	Problem string `json:"problem,omitempty"`
 	// Error says why the Lease could not be read. The other fields are empty then.
 	Error string `json:"error,omitempty"`

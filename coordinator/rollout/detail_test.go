@@ -31,7 +31,7 @@ func TestDetails(t *testing.T) {
 		"idle owner=kured":                        "OtherManager: kured",
 		"idle veto=Window":                        "Window: the host's own veto",
 		"idle veto=Granted":                       `VersionSkew: the host has the veto "Granted", which the coordinator does not know`,
-		"idle veto=InvalidPolicy":                 "InvalidPolicy: a policy that is valid here is invalid to the host, whose lockkeeper may be older",
+		"idle veto=InvalidPolicy":                 "InvalidPolicy: a policy that is valid here is invalid to the host, which has not read it again, or is older",
 		"idle failed":                             "Failed: Overdue",
 		"idle backedout":                          "Backoff: Overdue; tried again at 12:01:00 UTC",
 		"idle silentback=cbf29ce484222325":        "HostSilent: no answer in its last turn; tried again at 12:01:00 UTC",

@@ -43,7 +43,7 @@ func (d *decision) ownHold(n *turn.Node) (v1alpha1.Reason, string, bool) {
 	if v := n.Host.Veto; v != "" && !v.IsVeto() {
 		return v1alpha1.ReasonVersionSkew, fmt.Sprintf("the host has the veto %q, which the coordinator does not know", v), false
 	} else if v == v1alpha1.ReasonInvalidPolicy {
-		return v, "a policy that is valid here is invalid to the host, whose lockkeeper may be older", false
+		return v, "a policy that is valid here is invalid to the host, which has not read it again, or is older", false
 	} else if v != "" {
 		return v, "the host's own veto", false
 	}

@@ -134,7 +134,7 @@ func (f *PolicyFigures) leading() v1alpha1.Reason {
 		reason v1alpha1.Reason
 		all    bool
 	}{
-		{v1alpha1.ReasonStopped, true}, {v1alpha1.ReasonInvalidPolicy, true}, {v1alpha1.ReasonHalted, f.Halted},
+		{v1alpha1.ReasonStopped, true}, {v1alpha1.ReasonInvalidPolicy, len(f.Problems) > 0}, {v1alpha1.ReasonHalted, f.Halted},
 		{v1alpha1.ReasonPaused, f.Paused}, {v1alpha1.ReasonWouldGrant, true},
 	} {
 		if r.all && f.Held[r.reason] > 0 {

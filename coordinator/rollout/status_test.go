@@ -116,6 +116,11 @@ func TestStatusNamesMostNodes(t *testing.T) {
 			t.Errorf("%d and %d: %s, expected %s", c.budget, c.window, got, c.want)
 		}
 	}
+	// To an older host, the policy may be invalid alone.
+	f := rollout.PolicyFigures{Name: "web", Selected: 3, Wanting: 3, Held: map[v1alpha1.Reason]int{v1alpha1.ReasonWindow: 2, v1alpha1.ReasonInvalidPolicy: 1}}
+	if got := rollout.Status(&f, v1alpha1.DisruptionPolicyStatus{}, atNoon).Conditions[1].Reason; got != string(v1alpha1.ReasonWindow) {
+		t.Errorf("one old host: %s, expected %s", got, v1alpha1.ReasonWindow)
+	}
 }
 
 // TestStatusAtItsLimits: ten problems are all named, and a message of exactly 4 KiB is not cut.
