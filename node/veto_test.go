@@ -50,14 +50,7 @@ func TestPoliciesCannotBeReadAnyMore(t *testing.T) {
 		}
 	}))
 	defer server.Close()
-	client, err := kube.ConnectConfig(&rest.Config{Host: server.URL}, "host", "test", 100, 100)
-	must(t, err)
-	h, _ := newTestHost(t, v1alpha1.StateIdle)
-	n := h.view.Get("n1").DeepCopy()
-	n.ResourceVersion, n.Annotations[v1alpha1.AnnotationRequest] = "11", "reboot"
-	h.view.Overlay(n)
-	h.policies = kube.WatchPolicies(client, policy.Compile, h.wake)
-	h.pods.read = time.Now() // nothing is found there
+	h := newAskedHost(t, server.URL)
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
@@ -153,6 +146,20 @@ func TestWindowsAreTheHostsVeto(t *testing.T) {
 	}
 }
 
+// newAskedHost returns a host on whose node an admin has requested a reboot, and which reads the policies of that API server.
+func newAskedHost(t *testing.T, url string) *Host {
+	t.Helper()
+	client, err := kube.ConnectConfig(&rest.Config{Host: url}, "host", "test", 100, 100)
+	must(t, err)
+	h, _ := newTestHost(t, v1alpha1.StateIdle)
+	n := h.view.Get("n1").DeepCopy()
+	n.ResourceVersion, n.Annotations[v1alpha1.AnnotationRequest] = "11", "reboot"
+	h.view.Overlay(n)
+	h.policies = kube.WatchPolicies(client, policy.Compile, h.wake)
+	h.pods.read = time.Now() // nothing is found there
+	return h
+}
+
 // TestPolicyOfANewerVersion checks that no turn begins on a host that does not know a value in a policy which a newer coordinator
 // takes for valid. Otherwise the turn would wait for the host, which plans without the policy's rules and commits nothing by such a plan.
 func TestPolicyOfANewerVersion(t *testing.T) {
@@ -168,15 +175,8 @@ func TestPolicyOfANewerVersion(t *testing.T) {
 				{"kind":"DisruptionPolicy","apiVersion":"lockkeeper.dev/v1alpha1","metadata":{"name":"p","uid":"u","resourceVersion":"4"},"spec":%s}]}`, text)
 		}))
 		defer server.Close()
-		client, err := kube.ConnectConfig(&rest.Config{Host: server.URL}, "host", "test", 100, 100)
-		must(t, err)
-		h, _ := newTestHost(t, v1alpha1.StateIdle)
-		n := h.view.Get("n1").DeepCopy()
-		n.ResourceVersion, n.Annotations[v1alpha1.AnnotationRequest] = "11", "reboot"
-		h.view.Overlay(n)
-		h.policies = kube.WatchPolicies(client, policy.Compile, h.wake)
+		h := newAskedHost(t, server.URL)
 		must(t, h.policies.Load(t.Context()))
-		h.pods.read = time.Now() // nothing is found there
 		if o := h.observe(t.Context()); o.Veto != want || (want != "") != strings.Contains(o.VetoDetail, `spec.mode: "Slow"`) {
 			t.Errorf("expected the veto %q: %q (%s), wants %q, %+v", want, o.Veto, o.VetoDetail, o.Sources.Wants, o.Sources.Missing)
 		}
