@@ -294,7 +294,7 @@ func TestPoliciesThatMayNotBeRead(t *testing.T) {
 	}
 }
 
-// TestHaltedBy checks that the line about the halt names the nodes that count as failed, whatever else holds them, and no others.
+// TestHaltedBy checks that the line about the halt names the nodes that count as failed, also if something else holds them, and no others.
 func TestHaltedBy(t *testing.T) {
 	w := newWorld(t)
 	waits := w.p
