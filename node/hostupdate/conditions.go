@@ -170,8 +170,13 @@ func (l *list) inTurn(h *local.Host, begins bool) {
 	l.set(v1alpha1.ConditionComplete, false, v1alpha1.ConditionReasonRunning, "")
 }
 
-// ended sets the conditions of a turn that is over. What it has not reached stays
-// as it was.
+// notBegun are the reasons of a stage that is not under way.
+var notBegun = []string{
+	v1alpha1.ConditionReasonNotNeeded, v1alpha1.ConditionReasonPending, v1alpha1.ConditionReasonBackedOut, v1alpha1.ConditionReasonNothing,
+}
+
+// ended sets the conditions of a turn that is over. A stage that it has not reached stays as it was, and one in the
+// middle of which it ended is backed out.
 func (l *list) ended(h *local.Host, last *v1alpha1.Last) {
 	done := last.Result == v1alpha1.ResultDone
 	l.keep(v1alpha1.ConditionPlanned, v1alpha1.ConditionReasonNothing)
@@ -183,6 +188,9 @@ func (l *list) ended(h *local.Host, last *v1alpha1.Last) {
 			l.set(kind, false, v1alpha1.ConditionReasonNotNeeded, "the node was cordoned before the turn, and stays cordoned")
 		case kind == v1alpha1.ConditionUncordoned && cordoned, needed && done:
 			l.set(kind, true, v1alpha1.ConditionReasonDone, "")
+		case was != nil && was.Status == metav1.ConditionFalse && !slices.Contains(notBegun, was.Reason):
+			// An apply without a drain has failed, or the turn was ended while this host was down.
+			l.set(kind, false, v1alpha1.ConditionReasonBackedOut, string(last.Reason))
 		default:
 			l.keep(kind, v1alpha1.ConditionReasonBackedOut)
 		}

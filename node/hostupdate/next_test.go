@@ -161,6 +161,17 @@ func TestBackedOut(t *testing.T) {
 	}
 }
 
+// TestEndedWhileDown: the coordinator ends the turn of a host that is down, in the middle of its drain. No stage runs when the host is back.
+func TestEndedWhileDown(t *testing.T) {
+	course := local.Course{Wants: v1alpha1.WantsReboot, Drains: true}
+	run(t, []step{
+		{0, func(h *local.Host) { h.Wants, h.Changes, h.Drains = v1alpha1.WantsReboot, update, true }, "True Pending Pending NotNeeded Pending Pending Pending"},
+		{20 * time.Second, in(v1alpha1.StateDraining, 20*time.Second, course), "True Running Running NotNeeded Pending Pending Running"},
+		{300 * time.Second, over(v1alpha1.ResultCancelled, v1alpha1.ReasonOverBudget, 200*time.Second),
+			"True BackedOut BackedOut NotNeeded Pending Pending Cancelled"},
+	})
+}
+
 // TestApplyTurn: a turn without a drain restarts a unit, and fails.
 func TestApplyTurn(t *testing.T) {
 	course := local.Course{Wants: v1alpha1.WantsApply}
@@ -170,7 +181,7 @@ func TestApplyTurn(t *testing.T) {
 		{0, func(h *local.Host) { h.Wants, h.Changes = v1alpha1.WantsApply, update }, "True NotNeeded NotNeeded Pending NotNeeded NotNeeded Pending"},
 		{10 * time.Second, in(v1alpha1.StateApplying, 10*time.Second, course), "True NotNeeded NotNeeded Running NotNeeded NotNeeded Running"},
 		{12 * time.Second, in(v1alpha1.StateApplying, 10*time.Second, failed), "True NotNeeded NotNeeded Running NotNeeded NotNeeded Running"},
-		{20 * time.Second, over(v1alpha1.ResultFailed, v1alpha1.ReasonApplyFailed, 20*time.Second), "True NotNeeded NotNeeded Running NotNeeded NotNeeded Failed"},
+		{20 * time.Second, over(v1alpha1.ResultFailed, v1alpha1.ReasonApplyFailed, 20*time.Second), "True NotNeeded NotNeeded BackedOut NotNeeded NotNeeded Failed"},
 	})
 	if c := s.Conditions[8]; c.Type != v1alpha1.ConditionFailed || c.Status != metav1.ConditionTrue || c.Reason != "ApplyFailed" {
 		t.Errorf("%+v, want Failed=True for ApplyFailed", c)
