@@ -18,7 +18,7 @@ import (
 	"syscall"
 )
 
-// MaxRead is how many bytes a file has at most that [FS.Read] reads.
+// MaxRead is the size of the largest file that [FS.Read] reads, in bytes.
 const MaxRead = 64 << 10
 
 // FS reads a host's files. Create it with [New], and close it after use. All paths are absolute.
@@ -84,7 +84,7 @@ func (f FS) Open(path string) (*os.File, error) {
 	return f.root.OpenFile(below(path), os.O_RDONLY|syscall.O_NONBLOCK, 0)
 }
 
-// Read returns the content of a regular file. A larger one than MaxRead is an error: what its end says must not be overlooked.
+// Read returns the content of a regular file. A file larger than MaxRead is an error: what its end says must not be overlooked.
 func (f FS) Read(path string) (string, error) {
 	file, err := f.Open(path)
 	if err != nil {
