@@ -45,11 +45,15 @@ func (s shell) is(property, want string) {
 	}
 }
 
-// runs waits until the host has published that it is managed and runs a version.
+// runs waits until the host has published that it is managed and runs a version, and knows on the host, too, which Node is its own.
 func (s shell) runs(version string) {
 	s.Helper()
 	until(s.T, soon, s.host.Name(), "to run "+version, func(n *turn.Node) bool {
 		return n.Host != nil && n.Host.Managed && n.Host.Version == "v"+version
+	})
+	eventually(s.T, soon, "the host's status to have the Node's UID", func(ctx context.Context) (bool, error) {
+		_, err := s.host.Exec(ctx, "grep", "-q", `"uid":`, "/run/lockkeeper/status.json")
+		return err == nil, nil
 	})
 }
 
